@@ -15,6 +15,8 @@ T = TypeVar("T")
 FOREIGN_NAMES = {
     "num_classes": "classes",
     "num_labels": "classes",
+    "id2label": "labels",
+    "class_names": "labels",
     "input_shape": "image_size",
     "img_size": "image_size",
     "input_size": "image_size",
@@ -46,8 +48,20 @@ def check_choice(name: str, value: T, choices: Collection[Any]) -> T:
     """Return `value` if it is one of `choices`; otherwise raise a `ValueError` that lists them."""
     if value not in choices:
         hint = suggestion(value, choices, foreign=FOREIGN_VALUES.get(name))
-        raise ValueError(f"{name} must be one of {listed(choices, bool(hint))}; got {name}={value!r}{hint}")
+        raise ValueError(f"{name} must be one of {listed(choices, bool(hint))}; got {name}={quoted(value)}{hint}")
     return value
+
+
+def quoted(value: Any) -> str:
+    """Return `repr(value)` for a message, shortened: a file can hold values of any length."""
+    return shortened(repr(value), 200)
+
+
+def shortened(text: str, most: int = 1500) -> str:
+    """Return a text of at most about `most` characters, without its middle if it is longer."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most // 2]} ... ({len(text)} characters) ... {text[-most // 4 :]}"
 
 
 def listed(choices: Collection[Any], has_hint: bool) -> str:
@@ -95,7 +109,7 @@ def _initials(text):
 def check_integer(name: str, value: Any, minimum: int = 1) -> int:
     """Return `value` as an int; raise `ValueError` for booleans, fractions and values below `minimum`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
-        raise ValueError(f"{name} must be an integer of at least {minimum}; got {name}={value!r}")
+        raise ValueError(f"{name} must be an integer of at least {minimum}; got {name}={quoted(value)}")
     return int(value)
 
 
@@ -109,18 +123,24 @@ def check_positive(name: str, value: Any) -> float:
     return check_number(name, value, "finite number above 0", lambda number: number > 0)
 
 
+def check_epsilon(name: str, value: Any) -> float:
+    """Return `value` as a float that a norm can add to a variance or deviation in float32."""
+    value = check_positive(name, value)
+    return check_number(name, value, "number from 1e-30 to 1", lambda number: 1e-30 <= number <= 1)
+
+
 def check_number(name: str, value: Any, kind: str, is_valid: Callable[[Any], bool]) -> float:
     """Return `value` as a float; raise a `ValueError` that names `kind` unless it is finite and valid."""
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or not is_valid(value):
-        raise ValueError(f"{name} must be a {kind}; got {name}={value!r}")
+        raise ValueError(f"{name} must be a {kind}; got {name}={quoted(value)}")
     return float(value)
 
 
 def check_flag(name: str, value: Any) -> bool:
     """Return `value` if it is a bool."""
     if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False; got {name}={value!r}")
+        raise ValueError(f"{name} must be True or False; got {name}={quoted(value)}")
     return value
 
 
@@ -148,14 +168,14 @@ def check_pair(name: str, value: Any) -> tuple[int, int]:
         return check_integer(name, height), check_integer(name, width)
     except ValueError:
         raise ValueError(
-            f"{name} must be one positive integer or a pair (height, width) of them; got {name}={value!r}"
+            f"{name} must be one positive integer or a pair (height, width) of them; got {name}={quoted(value)}"
         ) from None
 
 
 def check_string(name: str, value: Any) -> str:
     """Return `value` if it is a string that is not empty."""
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} must be a string that is not empty; got {name}={value!r}")
+        raise ValueError(f"{name} must be a string that is not empty; got {name}={quoted(value)}")
     return value
 
 
@@ -169,7 +189,7 @@ def check_distinct(name: str, value: Any, minimum: int = 1) -> tuple[int, ...]:
     values = value if isinstance(value, (tuple, list, range)) else (value,)
     values = tuple(check_integer(name, each, minimum) for each in values)
     if not values or len(set(values)) < len(values):
-        raise ValueError(f"{name} must be one integer or several distinct ones; got {name}={value!r}")
+        raise ValueError(f"{name} must be one integer or several distinct ones; got {name}={quoted(value)}")
     return values
 
 
@@ -181,7 +201,7 @@ def check_indices(name: str, value: Any) -> tuple[int, ...]:
 def check_sequence(name: str, value: Any, kind: str, check: Callable[[str, Any], T]) -> tuple[T, ...]:
     """Return `value`, a sequence of `kind`, as a tuple of its checked items."""
     if not isinstance(value, (tuple, list)):
-        raise ValueError(f"{name} must be a sequence of {kind}; got {name}={value!r}")
+        raise ValueError(f"{name} must be a sequence of {kind}; got {name}={quoted(value)}")
     return tuple(check(f"{name}[{index}]", item) for index, item in enumerate(value))
 
 

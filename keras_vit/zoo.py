@@ -25,7 +25,7 @@ from keras_vit.checkpoints.releases import BEST, aliases_of, list_releases
 from keras_vit.checkpoints.releases.release import label_set
 from keras_vit.compat.initial_values import build_at_once, build_deferred, initialise
 from keras_vit.config import ImageConfig, Preprocessing, ViTConfig
-from keras_vit.config.base import flattened
+from keras_vit.config.base import NESTED, flattened
 from keras_vit.identify import candidates, identify, own_size
 from keras_vit.logs import LOGGER
 from keras_vit.models import MODELS, build_model
@@ -141,9 +141,9 @@ def create_model(
         weights = next(iter(list_weights(variant)), BEST) if pretrained else weights
         if isinstance(weights, str) and weights.startswith(PREFIX) and (foreign := find_foreign(weights)) is not None:
             arguments = {**foreign.arguments, **arguments}  # such as the GELU of timm
-    arguments = flattened(arguments)
-    _check_arguments(constructor_name(variant), arguments, _signature(variant).parameters)
     row = VARIANTS[variant]
+    _check_arguments(constructor_name(variant), arguments, _signature(variant).parameters, row.config_class)
+    arguments = flattened(arguments)
     is_of_file = isinstance(image_size, str) and checks.check_choice("image_size", image_size, _SIZES) == "file"
     image_size = row.image_size if isinstance(image_size, str) else image_size
     if weights is None:
@@ -235,7 +235,7 @@ def load(
         if not fitting:
             raise ValueError(f"{str(path)!r} must hold the weights of a variant in list_models(); its arrays fit none")
         return create_model(fitting[0], weights=path, image_size=image_size or "file", **about, **arguments)
-    _check_arguments("load", arguments, [field.name for field in dataclasses.fields(ViTConfig)])
+    _check_arguments("load", arguments, ViTConfig.__dataclass_fields__, ViTConfig)
     config, usual, notes = identify(description, variant, flattened({"image_size": image_size, **arguments}))
     about["preprocessing"] = preprocessing or _fitting(config, description.preprocessing, usual and usual.preprocessing)
     return _loaded(config, description, notes, about, resize, _labels(config, description, None))
@@ -303,9 +303,10 @@ def _mismatch(error, variant, arguments, config, description):
     )
 
 
-def _check_arguments(function, arguments, known):
+def _check_arguments(function, arguments, known, config_class):
+    nested = config_class.__dataclass_fields__.keys() & NESTED
     for name in arguments:
-        if name not in known and name.partition(".")[0] not in ("embedding", "block", "window", "head"):
+        if name not in known and name.partition(".")[0] not in nested:
             hint = checks.suggestion(name, known, foreign=checks.FOREIGN_NAMES)
             raise TypeError(
                 f"{function} got an unexpected keyword argument {name!r}{hint}; the arguments are {', '.join(known)}"
@@ -357,7 +358,8 @@ def constructor(name: str) -> Callable[..., ImageModel]:
     variant = VARIANTS[CONSTRUCTORS[name]]
 
     def construct(**arguments):
-        _check_arguments(constructor_name(variant.name), arguments, _signature(variant.name).parameters)
+        known = _signature(variant.name).parameters
+        _check_arguments(constructor_name(variant.name), arguments, known, variant.config_class)
         return create_model(variant.name, **arguments)
 
     construct.__name__ = construct.__qualname__ = constructor_name(variant.name)

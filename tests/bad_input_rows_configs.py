@@ -120,6 +120,52 @@ ROWS = {
         TypeError,
         "'dropot_rate' 'dropout_rate' epsilon",
     ),
+    **{
+        f"unknown keyword with the value {value}": (
+            lambda files, value=value: keras_vit.create_model("ViT-Ti_16", foo=value),
+            TypeError,
+            "ViT_Ti16 unexpected 'foo'",
+        )
+        for value in ({}, {"a": {}}, {"class_name": "a"}, {0: "a"})
+    },
+    "unknown keyword of load": (
+        lambda files: keras_vit.load(files.folder / "good.npz", foo={}),
+        TypeError,
+        "load unexpected 'foo'",
+    ),
+    "unknown field of a part": (
+        lambda files: keras_vit.ViT_Ti16(block={"foo": {}}),
+        ValueError,
+        "BlockConfig keys 'gated' 'foo'",
+    ),
+    "part of another architecture": (
+        lambda files: keras_vit.create_model("BiT-R50x1", head={}),
+        TypeError,
+        "BiT_R50x1 unexpected 'head'",
+    ),
+    "config of another part": (
+        lambda files: keras_vit.ViT_Ti16(block={"class_name": "HeadConfig"}),
+        ValueError,
+        "class_name block 'BlockConfig' 'HeadConfig'",
+    ),
+    "dict for a value": (lambda files: keras_vit.ViT_Ti16(pooling={}), ValueError, "pooling 'gap' {}"),
+    "dict for a flag of a part": (
+        lambda files: keras_vit.ViT_Ti16(head={"bias": {}}),
+        ValueError,
+        "bias True False {}",
+    ),
+    "labels by the name of transformers": (
+        lambda files: keras_vit.create_model("ViT-Ti_16", id2label={0: "a"}),
+        TypeError,
+        "ViT_Ti16 unexpected 'id2label' 'labels'",
+    ),
+    "labels in a dict": (
+        lambda files: setattr(files.model, "labels", {"a": 0, "b": 1, "c": 2}),
+        TypeError,
+        "labels sequence {'a':",
+    ),
+    "labels in a set": (lambda files: setattr(files.model, "labels", {"a", "b", "c"}), TypeError, "labels sequence {"),
+    "epsilon above every variance": (lambda files: config(epsilon=1e308), ValueError, "epsilon 1e-30 1 1e+308"),
     "unknown keyword of a constructor": (
         lambda files: keras_vit.ViT_Ti16(dropot_rate=0.1),
         TypeError,

@@ -91,8 +91,8 @@ def _named(file):
     try:
         yield
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
-        reason = error if type(error) is ValueError else f"its structure is invalid: {error!r}"
-        raise ValueError(f"{file}: {reason}") from error
+        reason = str(error) if type(error) is ValueError else f"its structure is invalid: {error!r}"
+        raise ValueError(f"{file}: {checks.shortened(reason)}") from error
 
 
 def _read_keras(path, values):
@@ -103,13 +103,14 @@ def _read_keras(path, values):
             hint = " (keras.models.load_model(path).encoder is one)" if "encoder" in held else ""
             got = values.get("class_name")
             raise ValueError(f"the file must hold a model of keras_vit with a config; got {got!r}{hint}")
-        labels = None if held["labels"] is None else tuple(held["labels"])
+        labels = held["labels"] and checks.check_sequence("labels", held["labels"], "names", _class_name)
         return Stated(with_usual(unseen(held["config"])), None, labels, Preprocessing.from_dict(held["preprocessing"]))
 
 
 # --- keys
 
 _CHECKS: dict[str, Callable] = {
+    "epsilon": checks.check_epsilon,
     "count": lambda name, value: checks.check_integer(name, value, minimum=0),
     "flag": checks.check_flag,
     "indices": checks.check_indices,
@@ -169,8 +170,13 @@ def _checked_value(name, value, check):
     return value
 
 
+def flag(values, key):
+    """Return a flag of a config; False if it is absent or null."""
+    return False if values.get(key) is None else checks.check_flag(key, values[key])
+
+
 def _one_of(name, value, choices):
-    if not isinstance(value, (str, int)) or value not in choices:
+    if isinstance(value, bool) or not isinstance(value, (str, int)) or value not in choices:
         raise ValueError(f"{name} must be one of {list(choices)}; got {value!r}")
     return choices[value]
 
@@ -188,13 +194,13 @@ def _read_huggingface(values, family):
     model_type = values.get("model_type", known[0] if known else None)
     if model_type not in known:
         raise ValueError(f"model_type must be one of {', '.join(map(repr, known)) or None}; got {model_type!r}")
-    row, labels = HF_TYPES[HF_TYPES[model_type].get("is_part", model_type)], _labels(values)
+    row, labels = HF_TYPES[HF_TYPES[model_type].get("is_part", model_type)], _labels("id2label", values.get("id2label"))
     problem = values.get("problem_type")
     activation = None if problem is None else _one_of("problem_type", problem, _PROBLEMS)
     values = values["vision_config"] if isinstance(values.get("vision_config"), dict) else values
     values = {**row.get("defaults", {}), **values}
     fields, unread = checked(values, KEYS[row["keys"]])
-    if values.get("is_native"):
+    if flag(values, "is_native"):
         fields["position_embedding"] = "sincos2d_mae"
     if activation is not None:
         fields["classifier_activation"] = activation
@@ -205,7 +211,8 @@ def _read_huggingface(values, family):
             del fields["gelu"]
     grid = _grid(values.get("image_size"), fields.get("patch_size"), "image_size")
     grid = square_grid(values["num_patches"]) if row["keys"] == "siglip2" else grid
-    notes = (f"config.json also has {', '.join(unread)}, which keras_vit does not read",) if unread else ()
+    listed = checks.shortened(", ".join(unread))
+    notes = (f"config.json also has {listed}, which keras_vit does not read",) if unread else ()
     return Stated({**fields, **row.get("config", {})}, grid, labels, None, notes, tuple(row.get("published", ())))
 
 
@@ -215,14 +222,26 @@ def _grid(image_size, patch_size, name):
     return tuple(side // step for side, step in zip(checks.check_pair(name, image_size), patch_size, strict=True))
 
 
-def _labels(values):
-    """Return the class names, or None for the placeholders LABEL_0, LABEL_1, ..."""
-    names = values.get("id2label") or {}
+def _labels(key, names):
+    """Return the class names in a dict from their indices; None for None and the placeholders LABEL_0, LABEL_1, ..."""
+    if names is None:
+        return None
     try:
-        labels = tuple(str(names[key]) for key in sorted(names, key=int))
-    except ValueError:
-        raise ValueError(f"id2label must have integer keys; got {list(names)[:3]}") from None
-    return None if not labels or labels[0] == "LABEL_0" else labels
+        named = {int(index): name for index, name in names.items()}
+    except (ValueError, AttributeError):
+        raise ValueError(f"{key} must be an object with integer keys; got {names!r}") from None
+    indices = range(len(names))
+    if set(named) != set(indices):
+        raise ValueError(f"{key} must have the keys 0 to {len(names) - 1}; got {list(names)}")
+    labels = tuple(_class_name(f"{key}[{index}]", named[index]) for index in indices)
+    return None if labels == tuple(f"LABEL_{index}" for index in indices) else labels
+
+
+def _class_name(name, value):
+    """Return a class name as a string; it may be a number."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise ValueError(f"{name} must be a string; got {value!r}")
+    return str(value)
 
 
 # --- OpenCLIP
@@ -245,9 +264,9 @@ def _read_openclip(values):
     fields, _ = checked(vision, KEYS["openclip"], " in vision_cfg")
     fields["num_heads"] = fields["hidden_dim"] // checks.check_integer("head_width", vision.get("head_width", 64))
     approximate = _one_of("approximate in act_kwargs", act.get("approximate", "none"), {"none": "erf", "tanh": "tanh"})
-    fields["gelu"] = "quick" if model.get("quick_gelu") else approximate
-    fields["epsilon"] = checks.check_positive("eps in norm_kwargs", norm.get("eps", 1e-5))
-    if vision.get("final_ln_after_pool"):
+    fields["gelu"] = "quick" if flag(model, "quick_gelu") else approximate
+    fields["epsilon"] = checks.check_epsilon("eps in norm_kwargs", norm.get("eps", 1e-5))
+    if flag(vision, "final_ln_after_pool"):
         fields["norm_position"] = "after_pooling"
     grid = _grid(size, fields["patch_size"], "image_size in vision_cfg")
     published = ("clip",) if fields["gelu"] == "quick" else ("openclip",)
@@ -285,7 +304,9 @@ def _read_timm(values, family, layout, entries):
         fields.pop("class_token")  # attention pooling may read it
     grid = _grid(arguments.get("img_size"), fields.get("patch_size"), "img_size in model_args")
     labels = values.get("label_names")
-    labels = tuple(map(str, labels)) if isinstance(labels, list) else None
+    if isinstance(labels, list):
+        labels = dict(enumerate(labels))
+    labels = _labels("label_names", labels)
     preprocessing = _timm_preprocessing(values.get("pretrained_cfg") or values, "pretrained_cfg")
     architecture = values.get("architecture")
     if architecture is not None:
@@ -372,7 +393,8 @@ def _huggingface_preprocessing(values):
     size, crop = values.get("size", 224), values.get("crop_size")
     is_padded = isinstance(size, dict) and "longest_edge" in size
     if "max_num_patches" in values:  # SigLIP 2 NaFlex: the square of most patches
-        size = (math.isqrt(values["max_num_patches"]) * values["patch_size"],) * 2
+        most, step = (checks.check_integer(key, values[key]) for key in ("max_num_patches", "patch_size"))
+        size = (math.isqrt(most) * step,) * 2
     elif is_padded:
         _checked_value("do_pad", values.get("do_pad", True), [True])
         padded = values.get("pad_size") or {"height": size["longest_edge"], "width": size["longest_edge"]}
@@ -384,8 +406,8 @@ def _huggingface_preprocessing(values):
         crop = (crop["height"], crop["width"])
     is_normalised = checks.check_flag("do_normalize", values.get("do_normalize", True))
     return Preprocessing(
-        size=size if isinstance(size, int) else tuple(size),
-        crop=crop if values.get("do_center_crop") else None,
+        size=size,
+        crop=crop if flag(values, "do_center_crop") else None,
         pad=is_padded,
         interpolation=_one_of("resample", values.get("resample", 2), HF_INTERPOLATIONS),
         mean=tuple(values.get("image_mean", (0.5, 0.5, 0.5))) if is_normalised else (0.0, 0.0, 0.0),

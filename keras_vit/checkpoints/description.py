@@ -235,7 +235,7 @@ def _recognise(checkpoint, family, library):
             return held, layout
     if library not in ("auto", "keras"):  # the arrays decide what is missing
         return family, next(layout for layout in names.LAYOUTS[family].values() if layout.library == library)
-    arrays = ", ".join(sorted(checkpoint.entries)[:5]) or "no array at all"
+    arrays = checks.shortened(", ".join(sorted(checkpoint.entries)[:5])) or "no array at all"
     is_of = f"holds those of {_FAMILIES[next(iter(found))]}" if found else f"holds {arrays} ..."
     known = ", ".join((*sorted(known or LIBRARIES), "keras"))
     raise ValueError(

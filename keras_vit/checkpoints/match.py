@@ -11,6 +11,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 
+from keras_vit import checks
 from keras_vit.checkpoints import channels, names
 from keras_vit.checkpoints.architecture import split_table
 from keras_vit.checkpoints.description import Description
@@ -111,7 +112,7 @@ class WeightsMismatch(ValueError):
     """The arrays of a file do not match the variables of a model; `problems` has one line per difference."""
 
     def __init__(self, path, problems):
-        super().__init__("\n".join([f"{str(path)!r} does not fit the model:", *problems]))
+        super().__init__("\n".join([f"{str(path)!r} does not fit the model:", *map(checks.shortened, problems)]))
         self.path, self.problems = path, problems
 
 

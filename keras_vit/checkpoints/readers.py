@@ -13,6 +13,7 @@ import safetensors
 from keras_vit.checkpoints.entries import Checkpoint, Entry, as_float32
 from keras_vit.checkpoints.hdf5 import read_keras, read_weights_h5
 from keras_vit.checkpoints.npz import read_npz
+from keras_vit.checks import quoted, shortened
 from keras_vit.files import Refused, parse_json, read_table
 from keras_vit.logs import LOGGER
 
@@ -83,21 +84,21 @@ def explained(expectation, path):
     try:
         yield
     except Refused as refusal:
-        raise ValueError(f"{expectation}: {refusal}") from refusal.__cause__
+        raise ValueError(f"{expectation}: {shortened(str(refusal))}") from refusal.__cause__
     except Exception as error:  # numpy, zipfile, h5py and safetensors raise a dozen types for damaged files
         # EINVAL comes from a read at an offset outside of the file, so the file is damaged.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
             raise
         with open(path, "rb") as file:
             start = file.read(16)
-        raise ValueError(f"{expectation}: {error} (the first bytes are {start!r})") from error
+        raise ValueError(f"{expectation}: {shortened(str(error))} (the first bytes are {start!r})") from error
 
 
 def _explained_entry(entry, path):
     """Return the entry with clear errors and float32 for its floating numbers."""
 
     def call(function):
-        with explained(f"{str(path)!r}: array {entry.name!r} is damaged", path):
+        with explained(f"{str(path)!r}: array {quoted(entry.name)} is damaged", path):
             return function()
 
     check = None if entry.check is None else functools.partial(call, entry.check)
@@ -127,11 +128,12 @@ def parts_of(index):
 def _weight_map(index):
     weight_map = _json_beside(index, index.name).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
-        raise Refused(f"{str(index)!r} must have a weight_map from arrays to files; got {weight_map!r}")
+        raise Refused(f"{str(index)!r} must have a weight_map from arrays to files; got {quoted(weight_map)}")
     for name in weight_map.values():
         is_name = isinstance(name, str) and name.endswith(".safetensors") and "/" not in name and "\\" not in name
         if not is_name or index.with_name(name).is_dir():
-            raise Refused(f"weight_map of {str(index)!r} must name .safetensors files in its folder; got {name!r}")
+            got = quoted(name)
+            raise Refused(f"weight_map of {str(index)!r} must name .safetensors files in its folder; got {got}")
     return weight_map
 
 
@@ -157,7 +159,7 @@ def _mapped(index, parts):
             else:
                 LOGGER.warning(f"{name!r} in {file!r} is not read: weight_map names {weight_map[name]!r} for it")
     if missing := sorted(weight_map.keys() - entries.keys()):
-        got = f"{weight_map[missing[0]]!r} has no {missing[0]!r}"
+        got = f"{weight_map[missing[0]]!r} has no {quoted(missing[0])}"
         raise Refused(f"weight_map of {str(index)!r} must name the files that hold the arrays; {got}")
     return entries
 

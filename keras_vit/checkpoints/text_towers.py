@@ -5,7 +5,7 @@ import re
 from keras_vit import checks
 from keras_vit.checkpoints import names
 from keras_vit.checkpoints.architecture import shown_variables
-from keras_vit.checkpoints.config_json import HF_TYPES, KEYS, checked
+from keras_vit.checkpoints.config_json import HF_TYPES, KEYS, checked, flag
 from keras_vit.checkpoints.load import read_ahead
 from keras_vit.checkpoints.match import plan_equal
 from keras_vit.checkpoints.names.rules import TEXT_LAYOUTS
@@ -58,8 +58,8 @@ def read_text_tower(path):
                 raise ValueError(f"{key} must be {size}, as the arrays show; got {stated[key]}")
         config = TextConfig(**{**stated, **sizes})
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = error if type(error) is ValueError else f"the structure of its config is invalid: {error!r}"
-        raise ValueError(f"the text tower of {name}: {reason}") from error
+        reason = str(error) if type(error) is ValueError else f"the structure of its config is invalid: {error!r}"
+        raise ValueError(f"the text tower of {name}: {checks.shortened(reason)}") from error
     tower, pending = build_deferred(lambda: text_tower(config))
     reads = plan_equal(tower, config, checkpoint.path, layout, entries)
     initialise(pending, read_ahead(reads, [id(variable) for variable in pending]))
@@ -97,7 +97,7 @@ def _huggingface(values):
     text = {**row["defaults"], **{key: value for key, value in text.items() if value is not None}}
     fields, unread = checked(text, KEYS["text"])
     if unread:
-        LOGGER.info("text_config also has %s, which keras_vit does not read", ", ".join(unread))
+        LOGGER.info("text_config also has %s, which keras_vit does not read", checks.shortened(", ".join(unread)))
     end = fields.pop("end_token", None)
     # The published files of OpenAI state 2, which is not the id of their last token; transformers then takes the
     # highest id.
@@ -113,8 +113,8 @@ def _openclip(values):
     act, norm = text.pop("act_kwargs", {}), text.pop("norm_kwargs", {})
     fields, _ = checked({"pool_type": "argmax", "proj_bias": False, **text}, KEYS["openclip_text"], " in text_cfg")
     approximate = checks.check_choice("approximate in act_kwargs", act.get("approximate", "none"), ("none", "tanh"))
-    fields["gelu"] = "quick" if model.get("quick_gelu") else {"none": "erf", "tanh": "tanh"}[approximate]
-    fields["epsilon"] = checks.check_positive("eps in norm_kwargs", norm.get("eps", 1e-5))
+    fields["gelu"] = "quick" if flag(model, "quick_gelu") else {"none": "erf", "tanh": "tanh"}[approximate]
+    fields["epsilon"] = checks.check_epsilon("eps in norm_kwargs", norm.get("eps", 1e-5))
     fields["causal"] = not fields.pop("is_bidirectional", False)
     end = fields.pop("end_token", 2)
     fields["end_token"] = end if text.get("pool_type") == "eos" else None

@@ -32,6 +32,7 @@ RESIZE_METHODS = (
 )
 EPSILON_FORMS = ("deviation", "variance")
 POSITION_INITS = ("normal", "sincos2d_mae")
+NESTED = ("embedding", "block", "block.rotary", "window", "head")  # fields that are configs with fields of their own
 
 
 def one_of(choices: Collection[Any]) -> Check:
@@ -79,8 +80,8 @@ _NAMES: dict[Check, str] = {
     checks.check_pair: "crop grid_size image_size kernel_size patch_size reference_grid size",
     checks.check_rate: "attention_dropout_rate drop_path_rate dropout_rate patch_drop_rate teacher_momentum",
     optional(checks.check_rate): "center_momentum",
-    checks.check_positive: "epsilon gn_epsilon init mlp_ratio std_epsilon student_temperature "
-    "teacher_temperature warmup_temperature width_factor",
+    checks.check_epsilon: "epsilon gn_epsilon std_epsilon",
+    checks.check_positive: "init mlp_ratio student_temperature teacher_temperature warmup_temperature width_factor",
     optional(checks.check_positive): "layer_scale_init",
     checks.check_flag: "attention_norm bias class_position class_token distilled gated in_model include_preprocessing "
     "include_top key_bias map_prefix mlp_norm norm_last_layer pad patch_bias patch_norm pre_norm qk_norm "
@@ -149,7 +150,7 @@ class Config:
             if key not in known:
                 hint = checks.suggestion(key, known, foreign=checks.FOREIGN_NAMES)
                 among = checks.listed(known, bool(hint))
-                raise ValueError(f"{cls.__name__} keys must be among {among}; got {key!r}{hint}")
+                raise ValueError(f"{cls.__name__} keys must be among {among}; got {checks.quoted(key)}{hint}")
         return cls(**values)
 
     def replace(self, **changes: Any) -> Self:
@@ -206,7 +207,7 @@ class Config:
                 named = [
                     word for word in words if word in fields or ("." in word and hasattr(self, word.split(".")[0]))
                 ]
-                got = ", ".join(f"{name}={self.field(name)!r}" for name in named)
+                got = ", ".join(f"{name}={checks.quoted(self.field(name))}" for name in named)
                 raise ValueError(f"{rule}; got {got}{self.rule_hint.format(named[0])}")
 
 
@@ -268,7 +269,7 @@ def with_field(values: Mapping[str, Any], name: str, value: Any) -> dict[str, An
 
 
 def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return a nested dict of a config with dots in the names of the inner fields; a `stem` stays one value.
+    """Return a nested dict of a config with dots in the names of the fields of `NESTED`; other values stay as they are.
 
     Args:
         values: dict of a config, see `Config.to_dict`; nested values may also be configs.
@@ -276,11 +277,12 @@ def flattened(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        value = value.to_dict() if isinstance(value, Config) and name != "stem" else value
-        if isinstance(value, Mapping) and name != "stem":
-            flat |= flattened(value, f"{prefix}{name}.")
-        elif name != "class_name":
-            flat[prefix + name] = value
+        name = f"{prefix}{name}"
+        value = value.to_dict() if isinstance(value, Config) and name in NESTED else value
+        if isinstance(value, Mapping) and name in NESTED:
+            flat |= flattened(value, f"{name}.")
+        else:
+            flat[name] = value
     return flat
 
 

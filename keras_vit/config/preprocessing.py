@@ -23,7 +23,9 @@ def _check_size(name, value):
 
 def _check_numbers(name, values):
     values = values if isinstance(values, (tuple, list)) else (values,)
-    check = partial(checks.check_number, kind="finite number", is_valid=lambda number: True)
+    check = partial(
+        checks.check_number, kind="finite number from -1e6 to 1e6", is_valid=lambda number: abs(number) <= 1e6
+    )
     return checks.check_sequence(name, values, "numbers", check)
 
 
@@ -94,8 +96,8 @@ class Preprocessing(Config):
             raise ValueError(
                 f"mean and std must have one number per channel, 1 or 3; got mean={self.mean}, std={self.std}"
             )
-        if min(self.std) <= 0:
-            raise ValueError(f"std must be above 0; got std={self.std}")
+        if min(self.std) < 1e-6:
+            raise ValueError(f"std must be above 0, at least 1e-6; got std={self.std}")
 
     @property
     def image_size(self) -> tuple[int, int]:

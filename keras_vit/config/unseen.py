@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from keras_vit import checks
 from keras_vit.config.base import Config, ImageConfig
 
 KEY = "keras_vit"  # in the metadata of .safetensors, the comment of .npz and the attributes of .weights.h5
@@ -45,7 +46,7 @@ class Difference(NamedTuple):
         return self.name in CLOSE and not (self.name == "gelu" and "quick" in (self.theirs, self.ours))
 
     def __str__(self):
-        return f"the file states {self.name}={self.theirs!r}; the model has {self.ours!r}"
+        return f"the file states {self.name}={checks.quoted(self.theirs)}; the model has {self.ours!r}"
 
 
 def unseen(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -211,7 +211,8 @@ class ImageModel(Model):
     @labels.setter
     def labels(self, value: Sequence[str] | None) -> None:
         if value is not None:
-            is_sequence = isinstance(value, collections.abc.Iterable) and not isinstance(value, str)
+            is_ordered = not isinstance(value, (str, set, frozenset, collections.abc.Mapping))
+            is_sequence = is_ordered and isinstance(value, collections.abc.Iterable)
             if not is_sequence or not all(isinstance(label, str) for label in value):
                 raise TypeError(f"labels must be a sequence of strings or None; got {value!r}")
             value = tuple(value)

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit.checkpoints.description import describe
+from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases.release import label_set
 
 
@@ -27,16 +29,22 @@ def hub_folder(make_model, tmp_path):
 
 @pytest.mark.parametrize(("hidden_act", "gelu"), [("gelu", "erf"), ("gelu_new", "tanh"), ("gelu_pytorch_tanh", "tanh")])
 def test_config_json(tiny_zoo, hub_folder, hidden_act, gelu):
-    labels = {"10": "k", "2": "c", "1": "b"}  # as text 10 would come before 2
+    labels = {"2": "c", "0": 7, "1": "b"}
     model = tiny_zoo(hub_folder({"hidden_act": hidden_act, "layer_norm_eps": 1e-5, "id2label": labels}), classes=3)
     assert (model.config.gelu, model.config.epsilon) == (gelu, 1e-5)
-    assert model.labels == ("b", "c", "k")
+    assert model.labels == ("7", "b", "c")
 
 
 def test_placeholder_labels_are_none(tiny_zoo, hub_folder):
     assert (
         tiny_zoo(hub_folder({"id2label": {"0": "LABEL_0", "1": "LABEL_1", "2": "LABEL_2"}}), classes=3).labels is None
     )
+
+
+def test_labels_are_in_the_order_of_the_numbers(make_model, hub_folder):
+    labels = {str(index): f"LABEL_{index % 11}" for index in range(12)}  # not all are placeholders; "10" < "2" as text
+    folder = hub_folder({"id2label": labels})
+    assert describe(open_checkpoint(folder)).labels == (*(f"LABEL_{index}" for index in range(11)), "LABEL_0")
 
 
 def test_labels_are_dropped_with_the_head(tiny_zoo, hub_folder):
@@ -106,11 +114,35 @@ def test_preprocessor_config_json(tiny_zoo, hub_folder, values, expected):
         ({"model_type": "swin"}, None, r"config\.json': model_type must be one of 'vit', 'deit', .*; got 'swin'"),
         ({"hidden_act": "relu"}, None, r"config\.json': hidden_act must be one of .*'gelu'.*; got 'relu'"),
         ({"hidden_act": "quick_gelu"}, None, "the file states gelu='quick'; the model has 'tanh'"),
-        ({"id2label": {"a": "b"}}, None, r"config\.json': id2label must have integer keys; got \['a'\]"),
-        ({"id2label": ["0"]}, None, "its structure is invalid"),
+        (
+            {"id2label": {"a": "b"}},
+            None,
+            r"config\.json': id2label must be an object with integer keys; got {'a': 'b'}",
+        ),
+        ({"id2label": [1]}, None, r"id2label must be an object with integer keys; got \[1\]"),
+        ({"id2label": 0}, None, "id2label must be an object with integer keys; got 0"),
+        (
+            {"id2label": {"1": "a", "2": "b", "3": "c"}},
+            None,
+            r"id2label must have the keys 0 to 2; got \['1', '2', '3'\]",
+        ),
+        ({"id2label": {"0": "a", "00": "b"}}, None, r"id2label must have the keys 0 to 1; got \['0', '00'\]"),
+        ({"id2label": {"0": None}}, None, r"id2label\[0\] must be a string; got None"),
+        ({"id2label": {"0": True}}, None, r"id2label\[0\] must be a string; got True"),
         ({"layer_norm_eps": [1]}, None, r"config\.json': layer_norm_eps must be a finite number above 0"),
+        ({"layer_norm_eps": 1e308}, None, "layer_norm_eps must be a number from 1e-30 to 1; got"),
+        ({"layer_norm_eps": True}, None, "layer_norm_eps must be a finite number above 0"),
+        ({"num_attention_heads": True}, None, "num_attention_heads must be an integer of at least 1; got"),
         ({"layer_norm_eps": "abc"}, None, r"config\.json': layer_norm_eps must be .* got layer_norm_eps='abc'"),
         ({}, {"resample": 1}, r"preprocessor_config\.json': resample must be one of \[0, 2, 3\]; got 1"),
+        ({}, {"resample": False}, r"resample must be one of \[0, 2, 3\]; got False"),
+        ({}, {"max_num_patches": True, "patch_size": 4}, "max_num_patches must be an integer of at least 1; got"),
+        ({}, {"max_num_patches": 4, "patch_size": True}, "patch_size must be an integer of at least 1; got"),
+        ({}, {"do_center_crop": "no", "crop_size": 3}, "do_center_crop must be True or False; got"),
+        ({}, {"size": True}, "size must be one positive integer or a pair"),
+        ({}, {"size": {"shortest_edge": 1.5}}, "size must be one positive integer or a pair"),
+        ({}, {"image_mean": [1e308] * 3}, r"mean\[0\] must be a finite number from -1e6 to 1e6; got"),
+        ({}, {"image_std": [1e-308] * 3}, "std must be above 0, at least 1e-6; got"),
         ({}, {"size": {"width": 3}}, "its structure is invalid: KeyError"),
         ({}, {"image_mean": 3}, "its structure is invalid"),
     ],
@@ -118,6 +150,18 @@ def test_preprocessor_config_json(tiny_zoo, hub_folder, values, expected):
 def test_a_config_that_is_wrong(make_model, hub_folder, config, preprocessor, words):
     with pytest.raises(ValueError, match=words):
         keras_vit.load_weights(make_model(), hub_folder(config, preprocessor))
+
+
+def test_the_values_of_a_hostile_file_are_quoted_in_part(make_model, hub_folder):
+    hostile = "y" * 800_000
+    cases = [({key: hostile}, None) for key in ("model_type", "hidden_act", "layer_norm_eps", "id2label", "patch_size")]
+    cases += [({"id2label": {hostile: "a"}}, None), ({"id2label": {"0": [hostile]}}, None)]
+    cases += [({"architecture": hostile}, None), ({"model_cfg": {"vision_cfg": {hostile: hostile}}}, None)]
+    cases += [({}, {key: hostile}) for key in ("resample", "size", "do_resize", "image_mean", "rescale_factor")]
+    for config, preprocessor in cases:
+        with pytest.raises(ValueError, match="json'") as error:
+            keras_vit.load(hub_folder(config, preprocessor))
+        assert len(str(error.value)) < 4_000, (list(config), preprocessor and list(preprocessor))
 
 
 def test_thousand_classes_of_a_nameless_file_are_imagenet(make_model, tiny_zoo, tmp_path, caplog):
