@@ -26,17 +26,20 @@ class Progress(keras.callbacks.Callback):
     """Add `learning_rate` and `images_per_second` to the logs; log once how long the remaining steps will take.
 
     It must come before the callbacks that show these values. The speed is the mean over the epoch without its first
-    call, which includes the compilation in the first epoch. The learning rate is that of the last step.
+    call, which includes the compilation in the first epoch. It is 0 for an epoch that an earlier run has completed and
+    that is only validated again. The learning rate is that of the last step.
 
     Args:
         batch_size: images per step.
         steps_per_epoch: steps of an epoch.
         epochs: epochs of the whole run; None logs no remaining time.
         validates: whether every epoch ends with a validation, whose duration is not part of the remaining time.
+        steps_done: steps of the run that earlier runs have completed; the last one may be reported again.
     """
 
-    def __init__(self, batch_size, steps_per_epoch, epochs=None, validates=False):
+    def __init__(self, batch_size, steps_per_epoch, epochs=None, validates=False, steps_done=0):
         super().__init__()
+        self._steps_done = steps_done
         self._batch_size, self._steps_per_epoch, self._epochs = batch_size, steps_per_epoch, epochs
         self._besides = ", not counting validation" if validates else ""
         self._compiled = None  # when the first call of the run ended
@@ -48,11 +51,10 @@ class Progress(keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch, logs=None):
         now, done = time.perf_counter(), batch + 1
+        step = self._epoch * self._steps_per_epoch + batch
         first, since = self._first or (done - self.model.steps_per_execution, self._begin)
-        self._values = {
-            "learning_rate": self._rate(self._epoch * self._steps_per_epoch + batch),
-            "images_per_second": (done - first) * self._batch_size / (now - since),
-        }
+        speed = (done - first) * self._batch_size / (now - since) if step >= self._steps_done else 0.0
+        self._values = {"learning_rate": self._rate(step), "images_per_second": speed}
         self._first = self._first or (done, now)
         logs.update(self._values)
         self._compiled = self._compiled or now

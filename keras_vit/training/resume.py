@@ -153,7 +153,8 @@ class Resume(keras.callbacks.Callback):
         before, self.step = self.step, self._epoch * self._steps_per_epoch + batch + 1
         self._check_loss((logs or {}).get("loss", 0.0), before)
         asked = workers.largest(self.model, self._requests.strongest)
-        if asked or self._is_due(before):
+        # A run that resumes at the end of an epoch gets its last step again; its checkpoint exists.
+        if self.step > before and (asked or self._is_due(before)):
             self._save()
         self._end_if(asked)
         if self._write is not None and self._write.done():

@@ -173,7 +173,7 @@ def _train(recipe, source, validation, model, weights, workdir, devices, checkpo
                 "ema_momentum must be None with model_parallel in several processes, as Keras swaps averages in one "
                 f"process only; got {recipe.ema_momentum} (use data_parallel)"
             )
-        callbacks = [progress.Progress(recipe.batch_size, steps_per_epoch, told, validation is not None)]
+        callbacks = [progress.Progress(recipe.batch_size, steps_per_epoch, told, validation is not None, resume.step)]
         if recipe.ema_momentum is not None:
             callbacks.insert(0, keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
         if devices.is_chief:

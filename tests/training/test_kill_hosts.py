@@ -93,6 +93,23 @@ def test_a_kill_of_one_of_them(processes, unbroken, tmp_path, name, killed, job)
     ]
 
 
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_kill_at_every_step_of_two_epochs(processes, unbroken, tmp_path, killed):
+    """Each start is killed one step later, or in a validation; the newest checkpoint may be that of an epoch's end."""
+    deaths = []
+    for epoch in range(2):
+        deaths += [{"die_in": "step", "step": 8 * epoch + step, "delay": 0.0} for step in range(8)]
+        deaths += [{"die_in": "epoch end", "epoch": epoch, "before": before} for before in (True, False)]
+    deaths.append({"die_in": "epoch end", "epoch": 2, "before": True})
+    for job in deaths:
+        jobs = {index: {"every": 4, **(job if index == killed else {})} for index in range(2)}
+        ends = start(processes, "data_parallel", tmp_path, jobs)
+        assert ends[killed][0] == -signal.SIGKILL, (job, ends)
+        assert 0 not in codes(ends) and "already exists" not in "".join(said for _, said in ends)
+    assert set(codes(start(processes, "data_parallel", tmp_path, {index: {"every": 4} for index in range(2)}))) == {0}
+    check_equal(tmp_path, unbroken("data_parallel"))
+
+
 def test_a_signal_to_one_of_them_ends_both(processes, unbroken, tmp_path):
     ends = start(processes, "data_parallel", tmp_path, {1: {"die_in": "announced"}}, [signal.SIGTERM])
     assert codes(ends) == [75, 75]

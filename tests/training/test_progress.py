@@ -126,6 +126,15 @@ class TestTimeLeft:
     def test_a_run_that_goes_on(self, run):
         assert list(run(epochs=10, start=(2, 3))) == [(3, 7)]
 
+    def test_a_step_that_is_shown_again_has_no_speed(self):
+        told = Progress(10, 8, steps_done=16)
+        told.set_model(SimpleNamespace(steps_per_execution=1, optimizer=keras.optimizers.SGD(0.5)))
+        told.on_epoch_begin(1)
+        for batch in (7, 8):
+            logs = {}
+            told.on_train_batch_end(batch, logs)
+            assert logs["learning_rate"] == 0.5 and (logs["images_per_second"] == 0.0) == (batch == 7)
+
     @pytest.mark.parametrize(
         ("seconds", "text"),
         [

@@ -159,6 +159,18 @@ def test_when_checkpoints_are_written(tmp_path, monkeypatch):
     assert written == [5, 10, 12]
 
 
+def test_a_step_that_is_shown_again_is_not_saved_again(tmp_path, monkeypatch, unbroken):
+    """Orbax refuses to write a checkpoint that exists."""
+    written, write = [], checkpoint_files.CheckpointFolder.write
+    noted = lambda self, step, *values: (written.append(step), write(self, step, *values))  # noqa: E731
+    monkeypatch.setattr(checkpoint_files.CheckpointFolder, "write", noted)
+    for number, kind in ((1, "on_test_batch_end"), (1, "on_train_end")):
+        with pytest.raises(Killed):
+            fit(tmp_path, KillAt(number, kind))
+    assert end_state(*fit(tmp_path)) == unbroken
+    assert written == [5, 6, 10, 12, 15, 18]
+
+
 def test_a_full_disk_ends_the_run_at_the_next_step(tmp_path, monkeypatch, unbroken):
     save_file = checkpoint_files.save_file
 
