@@ -145,6 +145,7 @@ def native_pipeline(
     options = batches.options()
     finished = batches.enumerate(arguments.get("start_step", 0)).map(finish).prefetch(1)
     finished = finished.with_options(options)
+    finished.class_names = batches.class_names
     if training:
         finished.steps_per_epoch = batches.steps_per_epoch
     return finished
@@ -210,7 +211,7 @@ def flexible_patches(
         return {"images": flexible, "teacher_images": images} if keep_images else flexible, *labels
 
     drawn = dataset.enumerate(checks.check_integer("start_step", start_step, minimum=0)).map(draw).prefetch(1)
-    drawn.steps_per_epoch = getattr(dataset, "steps_per_epoch", None)
+    drawn.steps_per_epoch, drawn.class_names = (getattr(dataset, x, None) for x in ("steps_per_epoch", "class_names"))
     return drawn
 
 

@@ -74,7 +74,8 @@ def train_pipeline(
     Returns:
         `tf.data.Dataset` of (`dtype` (batch, height, width, channels), int32 (batch,)). For native aspect ratios, the
         inputs are a dict of patches and coordinates, see `native_pipeline`. With `mix`, the labels are float32 (batch,
-        classes) and sum to 1. `steps_per_epoch`, an attribute of the dataset, is the number of full batches per pass.
+        classes) and sum to 1. `steps_per_epoch`, an attribute of the dataset, is the number of full batches per pass,
+        and `class_names` are those of the source.
 
     Raises:
         TypeError: if `source` is not an `ImageSource` or `preprocessing` not a `Preprocessing`.
@@ -218,6 +219,7 @@ def finished(dataset, order, start_step):
     dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
     dataset = dataset.prefetch(1).with_options(options)  # only one, because batches may be large
     dataset.steps_per_epoch = max(order.source.size // order.batch_size, 1)  # shown in the error if fit gets none
+    dataset.class_names = order.source.class_names  # `fit` makes them the labels of a model without labels
     dataset.rows_per_batch = order.batch_size // order.shard[1]  # the last batch may have fewer
     return dataset
 

@@ -6,7 +6,7 @@ import re
 from keras_vit.checkpoints.releases.release import wordnet_ids
 
 _WORDNET_ID = re.compile(r"(?<![a-zA-Z0-9])n\d{8}(?!\d)")
-_LEADING_INDEX = re.compile(r"(\d+)(?![a-zA-Z0-9])")
+_LEADING_INDEX = re.compile(r"(\d{1,18})(?![a-zA-Z0-9])")
 
 
 def match_classes(class_names, labels, classes):
@@ -15,8 +15,11 @@ def match_classes(class_names, labels, classes):
     These ways are tried in order; the first that finds a distinct logit for every class is used:
     the WordNet id in the name (`0002_n01484850`), if the labels are ImageNet's; the name, ignoring case and
     the difference between spaces, hyphens and underscores, as a label or one of its comma-separated synonyms;
-    the index at the start of the name (`0002_...`); and, for a model without labels, the order, if the
-    data has as many classes as the model.
+    the index at the start of the name (`0002_...`), unless the label at this index begins with another number; and, for
+    a model without labels, the order, if the data has as many classes as the model.
+
+    Folders sort 10 before 2. Without labels, it is therefore unknown whether logit 2 is class 2, or class 10 because
+    the model was trained on folders in their order. This raises an error.
 
     Args:
         class_names: names of the data's classes.
@@ -28,12 +31,12 @@ def match_classes(class_names, labels, classes):
 
     Raises:
         ValueError: if no way matches every class; the message lists up to five classes that the best way does not
-            match.
+            match. Without labels, also if the index and the order of folders may differ.
     """
     ways = {
         "by WordNet id": _by_wordnet_id(class_names, wordnet_ids(labels) or ()),
         "by name": _by_name(class_names, labels or ()),
-        "by leading index": _by_leading_index(class_names, classes),
+        "by leading index": _by_leading_index(class_names, labels, classes),
     }
     if labels is None and len(class_names) == classes:
         ways["in order, as the model has no labels"] = list(range(classes))
@@ -41,6 +44,8 @@ def match_classes(class_names, labels, classes):
         counts = collections.Counter(found)
         ways[way] = [logit if counts[logit] == 1 else None for logit in found]  # a shared logit is ambiguous
         if None not in ways[way]:
+            if labels is None:
+                _check_order(class_names, found, classes)
             return tuple(found), way
     way, found = min(ways.items(), key=lambda attempt: attempt[1].count(None))
     names = [repr(name) for name, logit in zip(class_names, found, strict=True) if logit is None]
@@ -73,9 +78,30 @@ def _by_name(class_names, labels):
     return [find(name) for name in class_names]
 
 
-def _by_leading_index(class_names, classes):
-    found = (_LEADING_INDEX.match(name) for name in class_names)
-    return [int(match[1]) if match and int(match[1]) < classes else None for match in found]
+def _by_leading_index(class_names, labels, classes):
+    numbers = [_leading_number(label) for label in labels or [""] * classes]
+    found = map(_leading_number, class_names)
+    return [n if n is not None and n < classes and numbers[n] in (None, n) else None for n in found]
+
+
+def _check_order(class_names, found, classes):
+    """Raise an error if logits `found` of a model without labels differ from those that another order would give."""
+    if len(class_names) == classes:
+        is_certain = list(found) == list(range(classes))
+    else:  # of some classes, only numbers of full width have the same order as text
+        is_certain = all(len(_LEADING_INDEX.match(name)[1]) >= len(str(classes - 1)) for name in class_names)
+    if not is_certain:
+        raise ValueError(
+            f"class names must match the model's {classes} classes, which have no names, in one way; the logits by "
+            "leading index differ from those by the order of the names, and folders sort 10 before 2. Set model.labels "
+            "to the names of all logits: the class_names of the source that the model was trained on (of folders, all "
+            f"names sorted as text), or [str(n) for n in range({classes})] if logit n is class n"
+        )
+
+
+def _leading_number(name):
+    match = _LEADING_INDEX.match(name)
+    return int(match[1]) if match else None
 
 
 def _plain(name):

@@ -31,19 +31,32 @@ class Model(DistributedFit, keras.Model):
     of the package have this class as a base. Use `keras_vit.Model(inputs, outputs)` for a model of the package with a
     new head or inside a larger model. Clipping, gradient accumulation, weight averages, several steps per execution,
     metrics and dropout are correct under every strategy of tf.distribute, with the stock optimizers. `compile` also
-    takes `microbatches`. A plain `keras.Model` around a model of the package trains as Keras trains it: under several
-    replicas, clipping, gradient accumulation, overwriting with averages and several steps per execution are wrong or
-    fail.
+    takes `microbatches`. `fit` on a pipeline of `keras_vit.data` sets `labels`, the class names, if they are None. A
+    plain `keras.Model` around a model of the package trains as Keras trains it: under several replicas, clipping,
+    gradient accumulation, overwriting with averages and several steps per execution are wrong or fail.
 
     Warns:
         UserWarning: if the first images that `fit`, `evaluate` or `predict` gets are in another range than the model
-            expects, such as pixel values from 0 to 255.
+            expects, such as pixel values from 0 to 255; if `labels` are the class names of the data in another order.
     """
+
+    labels: Any = None  # class names, one per logit
 
     def _looked_at(self, method, data):
         from keras_vit.models.training_warnings import looked_at  # that module imports this one
 
         return looked_at(self, method, data)
+
+    def _fit_inside(self, arguments, steps_done):
+        names = getattr(arguments.get("x"), "class_names", None)
+        if names is not None:
+            self._keep_class_names(names)
+        return super()._fit_inside(arguments, steps_done)
+
+    def _keep_class_names(self, names):
+        from keras_vit.models.encoders import keep_class_names  # that module imports this one
+
+        keep_class_names(self, names)
 
     def get_compile_config(self):
         # The state of the optimizer is that of A and B, which a file does not have: the loaded model is not compiled.

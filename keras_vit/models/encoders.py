@@ -1,5 +1,7 @@
 """Inspection of a Keras model: the models of this package inside it, its images, layers and output activation."""
 
+import warnings
+
 import keras
 
 from keras_vit.compat.graph import graph_calls
@@ -59,6 +61,34 @@ def images_of(model):
     """
     encoder = find_encoder(model)
     return encoder.preprocessing if encoder is not None and _is_fed_directly(model, encoder) else None
+
+
+def labelled_model(model):
+    """Return the model whose `labels` name the outputs of a model: the one of this package inside, or itself.
+
+    The inner model is returned if the layers around it have no weights, as a softmax or a rescaling.
+    """
+    encoder = find_encoder(model)
+    is_bare = encoder is not None and len(encoder.weights) == len(model.weights)
+    return encoder if is_bare and encoder.output_shape == model.output_shape else model
+
+
+def keep_class_names(model, names):
+    """Set the `labels` of a model that is trained on classes of these names, if it has none."""
+    named, names = labelled_model(model), tuple(names)
+    labels = getattr(named, "labels", None)
+    if labels is None and getattr(model, "output_shape", (None,))[-1] == len(names):
+        named.labels = names
+    elif labels is not None and tuple(labels) != names and sorted(labels) == sorted(names):
+        warnings.warn(
+            f"{named.name} has labels in another order than the classes of the data: {_first(labels)} instead of "
+            f"{_first(names)}. Training changes what a logit means; set model.labels to the class_names of the data",
+            stacklevel=2,
+        )
+
+
+def _first(names):
+    return f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
 
 
 def output_activation(model):

@@ -62,12 +62,17 @@ class Devices:
             data = make(rows_of_process(keras.distribution.distribution()))
             data.own_rows = getattr(data, "rows_per_batch", keras.tree.flatten(data.element_spec)[0].shape[0])
             return data
-        return self.strategy.distribute_datasets_from_function(
-            lambda context: _rows_per_replica(
-                make((context.input_pipeline_id, context.num_input_pipelines)),
-                self.replicas // context.num_input_pipelines,
-            )
-        )
+        class_names = None
+
+        def of_pipeline(context):
+            nonlocal class_names
+            data = make((context.input_pipeline_id, context.num_input_pipelines))
+            class_names = getattr(data, "class_names", None)
+            return _rows_per_replica(data, self.replicas // context.num_input_pipelines)
+
+        distributed = self.strategy.distribute_datasets_from_function(of_pipeline)
+        distributed.class_names = class_names
+        return distributed
 
 
 @contextlib.contextmanager

@@ -13,8 +13,9 @@ from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
-from keras_vit.data import from_arrays
+from keras_vit.data import from_arrays, train_pipeline
 from keras_vit.evaluation import Accuracy, evaluate
+from keras_vit.models.encoders import keep_class_names, labelled_model
 
 NAMES = ("ant", "bee", "cat", "dog", "eel", "fox")
 CONFIG = ViTConfig(
@@ -101,6 +102,29 @@ def test_a_dataset_of_model_inputs():
     result = evaluate(model, dataset)
     assert result == Accuracy(45, expected, "by number, as the labels of a dataset are indices of logits")
     assert evaluate(model, dataset, class_names=NAMES).matching == "in order, as the model has no labels"
+
+
+@eagerly
+def test_a_model_trained_on_a_source_keeps_its_class_names():
+    """A model that is right about every image of numbered folders is reported so, or not at all."""
+    names = sorted(str(n) for n in range(12))
+    model = VisionTransformer(CONFIG.replace(classes=12))
+    head = model.get_layer("head")
+    head.kernel.assign(np.random.default_rng(2).normal(0.0, 1.0, head.kernel.shape))
+    right = model.predict_on_batch(IMAGES / 127.5 - 1.0).argmax(-1)
+    assert {2, 10} & {*right}  # among the classes that folders sort otherwise
+    source = from_arrays(IMAGES, right, names)
+    with pytest.raises(ValueError, match=r"12 classes, which have no names, in one way"):
+        evaluate(model, source)
+    model.compile(keras.optimizers.SGD(0.0), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(train_pipeline(source, model.preprocessing, 4), steps_per_epoch=1, shuffle=False, verbose=0)
+    assert model.labels == tuple(names)
+    assert evaluate(model, source).correct == {1: 45, 5: 45}
+    with pytest.warns(UserWarning, match="labels in another order .*: 0, 1, 10, 11, 2, ... instead of 0, 1, 2, 3, 4"):
+        keep_class_names(model, [str(n) for n in range(12)])
+    student = VisionTransformer(CONFIG)  # the labels of a distiller are those of its student
+    keras_vit.Distiller(student, tiny())._keep_class_names(NAMES)
+    assert student.labels == NAMES and labelled_model(keras.Sequential([student, keras.layers.Softmax()])) is student
 
 
 def test_equal_scores_go_to_the_lower_number():

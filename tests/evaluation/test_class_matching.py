@@ -35,13 +35,30 @@ def test_a_whole_label_goes_before_a_synonym():
 def test_leading_indices_come_after_names():
     assert match_classes(("0003_x", "1", "2 y"), LABELS, 5) == ((3, 1, 2), "by leading index")
     assert match_classes(("1", "0"), ("0", "1"), 2) == ((1, 0), "by name")
-    assert match_classes(("10", "2"), None, 11) == ((10, 2), "by leading index")
+    assert match_classes(("10", "02"), None, 11) == ((10, 2), "by leading index")
+    assert match_classes(("2", "0"), None, 10) == ((2, 0), "by leading index")
+    assert match_classes(("2", "0"), ["cat"] * 11, 11) == ((2, 0), "by leading index")
 
 
-def test_without_labels_indices_go_before_the_order():
-    names = ("0", "1", "10", "2", "3", "4", "5", "6", "7", "8", "9")  # as a folder sorts them
-    assert match_classes(names, None, 11) == ((0, 1, 10, 2, 3, 4, 5, 6, 7, 8, 9), "by leading index")
-    assert match_classes(("cat", "dog"), None, 2) == ((0, 1), "in order, as the model has no labels")
+def test_without_labels_the_order_is_used_where_no_index_contradicts_it():
+    order = "in order, as the model has no labels"
+    assert match_classes(("cat", "dog"), None, 2) == ((0, 1), order)
+    assert match_classes(("1", "10", "2"), None, 3) == ((0, 1, 2), order)
+    assert match_classes(tuple(map(str, range(12))), None, 12) == (tuple(range(12)), "by leading index")
+
+
+def test_an_index_that_another_order_contradicts_is_refused():
+    """Models trained on folders have their order, in which 10 is before 2; others have that of the numbers."""
+    folders = sorted(f"{n}_years" for n in range(12))
+    for names in (folders, sorted(map(str, range(12))), sorted(map(str, range(43))), ("1", "0")):
+        with pytest.raises(ValueError, match=rf"no names, in one way; .* range\({len(names)}\)\] if logit n is"):
+            match_classes(tuple(names), None, len(names))
+    with pytest.raises(ValueError, match="in one way"):
+        match_classes(("10", "2"), None, 12)
+    assert match_classes(folders, folders, 12) == (tuple(range(12)), "by name")
+    assert match_classes(folders, [str(n) for n in range(12)], 12)[0] == tuple(int(x.split("_")[0]) for x in folders)
+    with pytest.raises(ValueError, match="11 of 12 do not: '1', '10', '11', '2', '3', ...; 1 match by leading index"):
+        match_classes(sorted(map(str, range(12))), folders, 12)  # the labels say that logit 2 is class 11
 
 
 def test_what_does_not_match_is_named():
