@@ -9,12 +9,12 @@ from typing import Any
 
 from keras_vit import checks
 from keras_vit.checkpoints.foreign_names import find_foreign
+from keras_vit.checkpoints.timm_names import of_architecture, of_words
 from keras_vit.checks import check_integers, check_string
 from keras_vit.config import Preprocessing
 from keras_vit.config.unseen import KEY, from_text, unseen, with_usual
 from keras_vit.files import read_table, read_toml
 from keras_vit.layers.position_grid import square_grid
-from keras_vit.variants import reference_config
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _OPENAI_MEAN, _OPENAI_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -62,7 +62,7 @@ def read_stated(checkpoint, family, layout):
     if values is not None:
         with _named(repr(str(path.parent / ("open_clip_config.json" if "model_cfg" in values else "config.json")))):
             if "model_cfg" in values:
-                theirs = _read_openclip(values)
+                theirs = _read_openclip(values, checkpoint.entries)
             elif any(key in values for key in _TIMM_KEYS):
                 theirs = _read_timm(values, family, layout, checkpoint.entries)
             else:
@@ -249,7 +249,7 @@ def _class_name(name, value):
 _OPENCLIP_INTERPOLATIONS = {"bicubic": "bicubic", "bilinear": "bilinear_antialias"}
 
 
-def _read_openclip(values):
+def _read_openclip(values, entries):
     """Read an open_clip_config.json; `vision_cfg` describes the image tower, or names a model of timm."""
     model = values["model_cfg"]
     vision, images = dict(model["vision_cfg"]), values.get("preprocess_cfg") or {}
@@ -259,7 +259,8 @@ def _read_openclip(values):
         if find_foreign(architecture) is None:
             raise ValueError(f"timm_model_name must be a model that keras_vit builds; got {architecture!r}")
         preprocessing = _openclip_preprocessing(size, images)
-        return Stated(_of_foreign(architecture), None, None, preprocessing, architecture=architecture)
+        fields, notes = of_architecture(architecture, {}, entries)
+        return Stated(fields, None, None, preprocessing, notes, architecture=architecture)
     act, norm = vision.pop("act_kwargs", None) or {}, vision.pop("norm_kwargs", None) or {}
     fields, _ = checked(vision, KEYS["openclip"], " in vision_cfg")
     fields["num_heads"] = fields["hidden_dim"] // checks.check_integer("head_width", vision.get("head_width", 64))
@@ -286,12 +287,11 @@ def _openclip_preprocessing(size, values):
 
 # --- timm
 
-_TIMM_WORDS = read_table("checkpoints/timm_names.tsv", ("arguments",))
 _TIMM_KEYS = ("architecture", "model_args", "global_pool", "pretrained_cfg", "input_size")  # the last: timm < 0.9
 
 
 def _read_timm(values, family, layout, entries):
-    arguments = _of_architecture(values["architecture"], family) if values.get("architecture") is not None else {}
+    arguments = of_words(values["architecture"], family) if values.get("architecture") is not None else {}
     if values.get("global_pool") is not None:
         arguments["global_pool"] = values["global_pool"]
     arguments = {**arguments, **(values.get("model_args") or {})}
@@ -308,48 +308,13 @@ def _read_timm(values, family, layout, entries):
         labels = dict(enumerate(labels))
     labels = _labels("label_names", labels)
     preprocessing = _timm_preprocessing(values.get("pretrained_cfg") or values, "pretrained_cfg")
-    architecture = values.get("architecture")
+    architecture, notes = values.get("architecture"), ()
     if architecture is not None:
         named = f"{architecture}.{(values.get('pretrained_cfg') or {}).get('tag')}"
         architecture = named if find_foreign(named) is not None else architecture
-        fields = {**(_of_foreign(architecture) if family == "vit" else {}), **fields}
-    return Stated(fields, grid, labels, preprocessing, architecture=architecture)
-
-
-def _of_architecture(architecture, family):
-    """Return the `model_args` that the words in the name of a timm architecture state.
-
-    A name that the tables do not explain word by word must be one of foreign_names.tsv; its variant states the rest.
-    """
-    arguments = {}
-    for word in check_string("architecture", architecture).split("_"):
-        rows = ((row, re.fullmatch(row["word"], word)) for row in _TIMM_WORDS if family in row["family"].split())
-        row, match = next(((row, match) for row, match in rows if match), (None, None))
-        if row is None:
-            arguments = {}
-            break
-        arguments |= {key: int(match[1]) if value is None else value for key, value in row["arguments"].items()}
-    if "num_heads" in arguments or (family == "vit" and find_foreign(architecture) is not None):
-        return arguments
-    raise ValueError(
-        "architecture must be one that keras_vit builds, such as 'vit_base_patch16_224', "
-        f"'deit3_small_patch16_224' or 'swin_tiny_patch4_window7_224'; got {architecture!r}"
-    )
-
-
-_FLAGS = ("head.map_prefix", "embedding.square_positions")
-
-
-def _of_foreign(architecture):
-    """Return what no array shows of the variant that an architecture stands for, {} if the table does not have it."""
-    foreign = find_foreign(architecture)
-    if foreign is None:
-        return {}
-    config = reference_config(foreign.variant)
-    hidden = ("num_heads", "gelu", "block.order", "block.rotary.kind", "block.rotary.theta", "head.map_heads")
-    fields = {name: config.field(name) for name in (*hidden, *_FLAGS, "block.rotary.reference_grid")}
-    fields |= {name: value for name, value in foreign.arguments.items() if name in (*fields, "epsilon")}
-    return {name: value for name, value in fields.items() if value is not None or name == "block.rotary.kind"}
+        named, notes = of_architecture(architecture, fields, entries) if family == "vit" else ({}, ())
+        fields = {**named, **fields}
+    return Stated(fields, grid, labels, preprocessing, notes, architecture=architecture)
 
 
 _TIMM_CROP_MODES = {"center": False, "squash": True}
