@@ -1,5 +1,6 @@
 """Read the tokenizer of a text tower: the tokenizer.json of its repository, by Hugging Face's tokenizers library."""
 
+import contextlib
 import re
 import string
 
@@ -47,10 +48,8 @@ def read_tokenizer(folder, context_length, cleaning):
         )
     if path.stat().st_size > MAX_BYTES:
         raise ValueError(f"{str(path)!r} must not exceed {MAX_BYTES} bytes; got {path.stat().st_size}")
-    try:
+    with _explained(f"{str(path)!r} must be a tokenizer of Hugging Face"):
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises the base class
-        raise ValueError(f"{str(path)!r} must be a tokenizer of Hugging Face: {error}") from error
     stated = {}
     for file in (folder / name for name in SETTINGS):
         if file.is_file():
@@ -60,19 +59,37 @@ def read_tokenizer(folder, context_length, cleaning):
     pad_id = tokenizer.token_to_id(pad) if isinstance(pad, str) else None
     if pad_id is None:
         files = " or ".join(SETTINGS)
-        raise ValueError(f"{files} of {str(folder)!r} must name a pad_token that {TOKENIZER} has; got {pad!r}")
+        raise ValueError(
+            f"{files} of {str(folder)!r} must name a pad_token that {TOKENIZER} has; got {checks.quoted(pad)}"
+        )
     sides = {key: checks.check_choice(key, stated.get(key, "right"), ("right", "left")) for key in _SIDES}
     if cleaning == "siglip" and re.search("Gemma|Siglip2", str(stated.get("tokenizer_class"))):
         cleaning = "lower"
-    _clean(tokenizer, tokenizers, cleaning)
-    tokenizer.enable_truncation(context_length, direction=sides["truncation_side"])
-    tokenizer.enable_padding(direction=sides["padding_side"], pad_id=pad_id, pad_token=pad, length=context_length)
+    with _explained(f"{str(path)!r} must be a tokenizer for {context_length} tokens"):
+        _clean(tokenizer, tokenizers, cleaning)
+        tokenizer.enable_truncation(context_length, direction=sides["truncation_side"])
+        tokenizer.enable_padding(direction=sides["padding_side"], pad_id=pad_id, pad_token=pad, length=context_length)
+
+    def ids_of(text):
+        with _explained(f"{str(path)!r} cannot encode the text {checks.quoted(text)} to {context_length} tokens"):
+            return np.array(tokenizer.encode(text).ids, "int32").reshape(context_length)
 
     def encode(texts):
         # One by one: encode_batch starts threads, and the library then warns of every fork of the process.
-        return np.array([tokenizer.encode(text).ids for text in texts], "int32")
+        return np.array([ids_of(text) for text in texts], "int32")
 
     return encode
+
+
+@contextlib.contextmanager
+def _explained(expectation):
+    """Convert the errors of the library to `ValueError`; a panic of its Rust code is a BaseException."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # the library raises Exception itself
+        raise ValueError(f"{expectation}: {checks.shortened(str(error))}") from error
 
 
 def _clean(tokenizer, library, cleaning):

@@ -189,6 +189,7 @@ def test_openclip_makes_blanks_of_underscores(folder):
         ({"config": {"text_config": {"num_hidden_layers": 10**9}}}, "num_layers must be 2, as the arrays show"),
         ({"config": {"text_config": {"eos_token_id": [1]}}}, "eos_token_id must be an integer"),
         ({"config": {"text_config": {"layer_norm_eps": "1"}}}, "layer_norm_eps must be"),
+        ({"config": {"text_config": {"layer_norm_eps": 1e308}}}, "layer_norm_eps must be"),
         ({"config": {"text_config": 3}}, "structure of its config is invalid"),
         ({"tokenizer_config": {"pad_token": "<pad>"}}, "must name a pad_token that tokenizer.json has; got '<pad>'"),
         ({"tokenizer_config": {"padding_side": "up"}}, "padding_side must be one of 'right', 'left'"),
@@ -198,6 +199,26 @@ def test_openclip_makes_blanks_of_underscores(folder):
 def test_refused_json(folder, changes, message):
     with pytest.raises(ValueError, match=message):
         TextEncoder(folder(CLIP, **changes))
+
+
+def test_every_error_of_the_library_is_a_value_error(folder, encoders):
+    """A panic of its Rust code is no `Exception`; the library raises the base class, or TypeError."""
+    with pytest.raises(ValueError, match=r"cannot encode the text '\\ud800' to 24 tokens: "):
+        encoders[CLIP].tokenize(["a cat", "\ud800"])
+    greedy = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}
+    word = {"type": "WordLevel", "vocab": {"a": 0, "<|endoftext|>": 1}, "unk_token": "[UNK]"}
+    template = {"type": "TemplateProcessing", "single": [{"Sequence": {"id": "A", "type_id": 0}}], "pair": []}
+    many = {"X": {"id": "X", "ids": [1] * 30, "tokens": ["X"] * 30}}
+    single = [{"SpecialToken": {"id": "X", "type_id": 0}}, *template["single"]]
+    for changes in (
+        {"normalizer": greedy},
+        {"model": word, "post_processor": None},
+        {"post_processor": {**template, "single": single, "special_tokens": many}},
+    ):
+        path = folder(CLIP) / "tokenizer.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+        with pytest.raises(ValueError, match=r"tokenizer\.json' (cannot encode the text|must be a tokenizer for 24)"):
+            readers.read_tokenizer(path.parent, 24, None)(["a" * 40 + "b"])
 
 
 def test_refused_arrays(folder):
