@@ -54,6 +54,7 @@ STANDARD_LIBRARY_ONLY = (  # `--help`, `doctor` and `completion` do not wait for
     "keras_vit.cli.failures",
     "keras_vit.cli.parser",
     "keras_vit.files",
+    "keras_vit.logs",
     "keras_vit.versions",
 )
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -45,10 +45,10 @@ def test_a_report_is_shown_once(monkeypatch):
     stream = unconfigured(monkeypatch)
     LOGGER.info("as it is")
     keras_vit._logs.set_up()
-    LOGGER.info("set up again")
+    LOGGER.info("set up again\x1b")
     monkeypatch.setattr(logging.getLogger(), "handlers", [logging.StreamHandler(stream)])
     LOGGER.info("the application's own handler")
-    assert stream.getvalue() == "as it is\nset up again\nthe application's own handler\n"
+    assert stream.getvalue() == "as it is\nset up again\\u001b\nthe application's own handler\n"
 
 
 def test_a_report_can_be_silenced(monkeypatch, request):

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ..logs import encoding_of, printable
+
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
@@ -36,8 +38,9 @@ def answer(command, args):
     """
     with contextlib.redirect_stdout(sys.stderr):
         found = command(args)
-    text = json.dumps(found.values, indent=2, ensure_ascii=False) if getattr(args, "json", False) else found.text
-    print(text, flush=True)
+    is_json, is_unicode = getattr(args, "json", False), encoding_of(sys.stdout).startswith("utf")
+    text = json.dumps(found.values, indent=2, ensure_ascii=not is_unicode) if is_json else found.text
+    print(printable(text, sys.stdout), flush=True)
     if found.then is not None:
         found.then()
     return found.code

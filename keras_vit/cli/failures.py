@@ -5,6 +5,8 @@ import os
 import sys
 import traceback
 
+from ..logs import printable
+
 DEBUG_VARIABLE = "KERAS_VIT_DEBUG"
 
 _USER_ERRORS = (ValueError, TypeError, OSError, ImportError)  # OSError: missing or existing file, no connection
@@ -54,7 +56,7 @@ def users_mistakes(*failures):
 
 def one_line(text):
     """Join the lines of a message; shorten a long list and name the variable that shows all of it."""
-    lines = [line.strip() for line in str(text).splitlines() if line.strip()]
+    lines = [line.strip() for line in printable(str(text), sys.stderr).splitlines() if line.strip()]
     hidden = len(lines) - _SHOWN_LINES
     more = f"; and {hidden} more lines ({DEBUG_VARIABLE}=1 shows them)" if hidden > 0 else ""
     return "; ".join(lines[:_SHOWN_LINES]).replace(":;", ":") + more

@@ -1,7 +1,9 @@
 """`keras-vit predict` and `evaluate`: what they print, and the preprocessing that they use."""
 
+import io
 import json
 import re
+import sys
 import warnings
 
 import keras
@@ -10,8 +12,8 @@ import pytest
 from command_line import SAVED, TI16, error_of, run
 
 import keras_vit
-from keras_vit import Preprocessing
-from keras_vit.cli import parser
+from keras_vit import Preprocessing, cli
+from keras_vit.cli import commands, parser
 from keras_vit.cli.models import change_preprocessing
 
 REAL_WEIGHTS = "ViT-Ti_16-imagenet2012-224.npz"
@@ -33,6 +35,24 @@ class TestPredict:
         lines = out.splitlines()
         assert [lines[0], lines[3]] == ["cat.jpg", image] and len(lines) == 6
         assert re.fullmatch(r"  [01]\.\d{4}  (cat|dog|fox)", lines[1])
+
+    @pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+    def test_names_of_classes_that_a_console_cannot_show(self, here, capsys, monkeypatch, encoding):
+        label = "猫 \x1b[31mé\x9b\u202e\udcff"
+        model = keras.models.load_model("model.keras")
+        model.labels = [f"{label} {index}" for index in range(3)]
+        monkeypatch.setattr(commands, "open_model", lambda args: model)
+        shown = {}
+        for words in ((), ("--json",)):
+            stream = io.TextIOWrapper(io.BytesIO(), encoding)
+            monkeypatch.setattr(sys, "stdout", stream)
+            assert cli.main(["predict", "cat.jpg", *SAVED, *words]) == 0
+            shown[words] = stream.buffer.getvalue().decode(encoding)
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]", "".join(shown.values()))
+        escaped = "猫 \\u001b[31mé\\u009b\\u202e\\udcff".encode(encoding, "backslashreplace").decode(encoding)
+        assert f"  {escaped} " in shown[()]
+        [entry] = json.loads(shown["--json",])
+        assert {answer["label"] for answer in entry["answers"]} == set(model.labels)
 
     def test_load_report_goes_to_standard_error(self, here, capsys):
         code, out, err = run(capsys, "predict", "cat.jpg", *TI16, "--image-size", "32", "--top", "1")

@@ -205,6 +205,11 @@ class TestFailures:
         expected = "keras-vit: error: tensorflow is not installed: pip install tensorflow\n"
         assert capsys.readouterr().err == expected
 
+    def test_a_terminal_gets_no_control_characters(self):
+        assert failures.one_line("labels '\x1b]0;a\x07\x9b' of\ttwo\nlines") == (
+            r"labels '\u001b]0;a\u0007\u009b' of" + "\ttwo; lines"
+        )
+
     def test_long_message_is_cut(self):
         text = failures.one_line("does not fit:\n" + "\n".join(f"  + extra {index}" for index in range(8)))
         assert text.startswith("does not fit: + extra 0; + extra 1; ") and "\n" not in text
