@@ -202,8 +202,9 @@ def test_deit_and_swin_are_what_their_authors_trained():
     deit, _ = build_deferred(lambda: keras_vit.DeiT_Ti16(gelu=None))
     assert (deit.config.gelu, deit.config.epsilon) == ("erf", 1e-6)
     swin, _ = build_deferred(lambda: keras_vit.Swin_T(image_size=448))
+    statistics = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
     imagenet = keras_vit.Preprocessing(
-        size=256, crop=224, interpolation="bicubic", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
+        size=256, crop=224, interpolation="bicubic", rounding="torchvision", **statistics
     )
     assert deit.preprocessing == imagenet
     assert swin.preprocessing == imagenet.replace(size=512, crop=448)

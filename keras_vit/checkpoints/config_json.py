@@ -76,10 +76,10 @@ def read_stated(checkpoint, family, layout):
             grid_size = checks.check_pair("grid_size", ours["grid_size"])
         if "preprocessing" in ours:
             # The same weights fit a model with `include_preprocessing` and one without. A preprocessor_config.json has
-            # a single bilinear interpolation, so it cannot distinguish `bilinear` from `bilinear_antialias`.
+            # no rounding and a single bilinear interpolation, so it cannot distinguish these.
             exact = Preprocessing.from_dict({**ours["preprocessing"], "in_model": False})
-            alike = {**vars(exact), "interpolation": "bilinear_antialias"}
-            if preprocessing is None or (exact.interpolation == "bilinear" and vars(preprocessing) == alike):
+            kind = "bilinear_antialias" if exact.interpolation == "bilinear" else exact.interpolation
+            if preprocessing in (None, exact.replace(rounding="transformers", interpolation=kind)):
                 preprocessing = exact
     stated = {**ours["config"], **theirs.stated}
     return dataclasses.replace(theirs, stated=stated, grid_size=grid_size, preprocessing=preprocessing)
@@ -280,6 +280,7 @@ def _openclip_preprocessing(size, values):
         size=size if is_squashed else max(size),
         crop=None if is_squashed else size,
         interpolation=_one_of("interpolation", values.get("interpolation", "bicubic"), _OPENCLIP_INTERPOLATIONS),
+        rounding="torchvision",
         mean=tuple(values.get("mean", _OPENAI_MEAN)),
         std=tuple(values.get("std", _OPENAI_STD)),
     )
@@ -337,6 +338,7 @@ def _timm_preprocessing(values, name):
         size=tuple(sides) if is_squashed else max(sides),
         crop=(height, width),
         interpolation=_one_of(f"interpolation in {name}", interpolation, _TIMM_INTERPOLATIONS),
+        rounding="torchvision",
         mean=tuple(values.get("mean", _IMAGENET_MEAN)),
         std=tuple(values.get("std", _IMAGENET_STD)),
     )
@@ -375,6 +377,7 @@ def _huggingface_preprocessing(values):
         crop=crop if flag(values, "do_center_crop") else None,
         pad=is_padded,
         interpolation=_one_of("resample", values.get("resample", 2), HF_INTERPOLATIONS),
+        rounding="transformers",
         mean=tuple(values.get("image_mean", (0.5, 0.5, 0.5))) if is_normalised else (0.0, 0.0, 0.0),
         std=tuple(values.get("image_std", (0.5, 0.5, 0.5))) if is_normalised else (1.0, 1.0, 1.0),
     )

@@ -15,7 +15,7 @@ from keras_vit.zoo import variant_name
 
 _SAVED = ".keras"
 _ARCHITECTURE = ("image_size", "classes", "gelu", "epsilon")
-_IMAGES = ("resize", "crop", "interpolation", "mean", "std")
+_IMAGES = ("resize", "crop", "interpolation", "rounding", "mean", "std")
 _DEFAULT_SIZE = 224
 
 
@@ -78,7 +78,7 @@ def change_preprocessing(preprocessing, image_size, args):
     Raises:
         ValueError: if the result has another size, or a value is out of range.
     """
-    changes = given(args, ("crop", "interpolation", "mean", "std"))
+    changes = given(args, ("crop", "interpolation", "rounding", "mean", "std"))
     if args.resize is not None:
         is_exact = args.crop is None and args.resize == image_size
         changes |= {"size": args.resize, "crop": None if is_exact else args.crop or image_size, "pad": False}

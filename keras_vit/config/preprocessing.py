@@ -13,6 +13,7 @@ from keras_vit.config.base import Config, one_of
 from keras_vit.typing import Pair, Size
 
 INTERPOLATIONS = ("bilinear", "bilinear_antialias", "bicubic", "area", "nearest")
+ROUNDINGS = ("big_vision", "torchvision", "transformers")
 
 
 def _check_size(name, value):
@@ -45,6 +46,11 @@ class Preprocessing(Config):
             and padded at the bottom and the right with `mean`, so with zeros after normalising (SAM).
         interpolation: `bilinear` (TensorFlow's, without antialiasing, as in the official code), `bilinear_antialias`
             or `bicubic` (with antialiasing, as in Pillow and timm), `area` or `nearest`.
+        rounding: library whose integers are used with `crop`. `big_vision` rounds the longer side after the resize, and
+            starts the crop at half the surplus, rounded down. `torchvision` (also timm, OpenCLIP and the code of most
+            PyTorch models) truncates the longer side, and rounds half the surplus, halves to even. `transformers`
+            truncates both. Without `crop`, it has no effect and is `big_vision`. Files written before this field
+            existed are read as `big_vision`, which was then the only one.
         mean, std: one number per channel, for pixel values in [0, 1]; 1 or 3 channels.
         patch_size, max_tokens: for models of native aspect ratios, see `keras_vit.resize`: the image keeps its aspect
             ratio, is resized to the largest size whose patches of `patch_size` pixels are at most `max_tokens`, and is
@@ -62,6 +68,7 @@ class Preprocessing(Config):
         "patch_size": checks.check_pair,
         "size": _check_size,
         "interpolation": one_of(INTERPOLATIONS),
+        "rounding": one_of(ROUNDINGS),
         "mean": _check_numbers,
         "std": _check_numbers,
     }
@@ -70,6 +77,7 @@ class Preprocessing(Config):
     crop: Pair | None = None
     pad: bool = False
     interpolation: str = "bilinear"
+    rounding: str = "big_vision"
     mean: Sequence[float] = (0.5, 0.5, 0.5)
     std: Sequence[float] = (0.5, 0.5, 0.5)
     patch_size: Pair | None = None
@@ -89,7 +97,7 @@ class Preprocessing(Config):
         )
         resized = checks.check_pair("size", self.size)
         if self.crop is None:
-            self._set(size=resized)
+            self._set(size=resized, rounding=ROUNDINGS[0])
         elif any(side > limit for side, limit in zip(self.crop, resized, strict=True)):
             raise ValueError(f"crop must not exceed size; got crop={self.crop}, size={self.size}")
         if len(self.mean) != len(self.std) or len(self.mean) not in (1, 3):

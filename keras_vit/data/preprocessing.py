@@ -126,10 +126,9 @@ def match_channels(image, channels):
 def resize(preprocessing, image):
     """Resize and crop one image: float32 (*preprocessing.image_size, preprocessing.channels) on [0, 255].
 
-    This is the first half of `apply`. With an integer `size`, the longer side is rounded and the crop starts at half
-    the surplus, rounded down, as in big_vision (torchvision truncates the longer side, so its crop may be shifted by
-    one pixel). `bicubic` and `bilinear_antialias` return integers within [0, 255], as Pillow does; the other
-    interpolations are those of `tf.image.resize`. With `pad`, sides are rounded half up, as in SAM's code.
+    This is the first half of `apply`. `preprocessing.rounding` selects the longer side and the start of the crop.
+    `bicubic` and `bilinear_antialias` return integers within [0, 255], as Pillow does; the other interpolations are
+    those of `tf.image.resize`. With `pad`, sides are rounded half up, as in SAM's code.
     """
     image = match_channels(tf.convert_to_tensor(image), preprocessing.channels)
     if image.dtype not in (tf.uint8, tf.float32):
@@ -141,7 +140,10 @@ def resize(preprocessing, image):
     resized = _resized(preprocessing, tf.shape(image)[:2])
     is_whole = preprocessing.max_tokens or preprocessing.pad
     wanted = resized if is_whole else tf.constant(preprocessing.image_size, tf.int64)
-    image = resizer(image, resized, wanted, kernel or preprocessing.interpolation)
+    start = (resized - wanted) // 2
+    if preprocessing.rounding == "torchvision":
+        start += tf.cast((resized - wanted) % 4 == 3, tf.int64)  # Python's round: 1.5 becomes 2, and 2.5 does too
+    image = resizer(image, resized, start, wanted, kernel or preprocessing.interpolation)
     if preprocessing.pad:
         image = _padded(preprocessing, image)
     sides = (None, None) if preprocessing.max_tokens else preprocessing.image_size
@@ -265,7 +267,7 @@ def _luma(image):
     return tf.tensordot(image, tf.constant(_LUMA, image.dtype) / 2**16, 1)[..., None]
 
 
-def _resize_like_tensorflow(image, resized, wanted, method):
+def _resize_like_tensorflow(image, resized, start, wanted, method):
     size = tf.cast(resized, tf.int32)
 
     def bilinear(image):
@@ -276,7 +278,7 @@ def _resize_like_tensorflow(image, resized, wanted, method):
         image = tf.cond(tf.size(image) <= _LARGE, lambda: bilinear(tf.cast(image, tf.float32)), lambda: bilinear(image))
     else:
         image = tf.cast(tf.image.resize(image, size, method=method), tf.float32)
-    (height, width), (top, left) = tf.unstack(wanted), tf.unstack((resized - wanted) // 2)
+    (height, width), (top, left) = tf.unstack(wanted), tf.unstack(start)
     return image[top : top + height, left : left + width]
 
 
@@ -288,8 +290,8 @@ def _middle(image):
     return image[top : height - top, left : width - left]
 
 
-def _resize_like_pillow(image, resized, wanted, kernel):
-    start, wanted = (resized - wanted) // 2, tf.cast(wanted, tf.int32)
+def _resize_like_pillow(image, resized, start, wanted, kernel):
+    wanted = tf.cast(wanted, tf.int32)
 
     def one_pass(image, axis):
         """Resize one axis; compute only the part that the crop keeps."""
@@ -355,6 +357,8 @@ def _resized(preprocessing, shape):
         return tf.maximum(tf.cast(tf.floor(sides * scale + 0.5), tf.int64), 1)
     if isinstance(size, tuple):
         return tf.constant(size, tf.int64)
+    if preprocessing.rounding != "big_vision":
+        return size * shape // tf.reduce_min(shape)
     return tf.cast(tf.round(size * sides / tf.reduce_min(sides)), tf.int64)
 
 

@@ -9,6 +9,7 @@ from keras_vit.checkpoints.description import describe
 from keras_vit.checkpoints.readers import open_checkpoint
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
+AT_248 = keras_vit.Preprocessing(size=248, crop=224, interpolation="bicubic", rounding="torchvision", **IMAGENET)
 
 
 @pytest.fixture
@@ -66,15 +67,14 @@ PRETRAINED_CFG = {
 )
 def test_pretrained_cfg(timm_folder, changes, expected):
     values = {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {**PRETRAINED_CFG, **changes}}
-    assert preprocessing_of(timm_folder(values)) == keras_vit.Preprocessing(**expected)
+    assert preprocessing_of(timm_folder(values)) == keras_vit.Preprocessing(**expected, rounding="torchvision")
 
 
 def test_a_config_without_pretrained_cfg(timm_folder):
-    expected = keras_vit.Preprocessing(size=248, crop=224, interpolation="bicubic", **IMAGENET)
-    assert preprocessing_of(timm_folder(PRETRAINED_CFG)) == expected  # timm before 0.9
+    assert preprocessing_of(timm_folder(PRETRAINED_CFG)) == AT_248  # timm before 0.9
     assert preprocessing_of(timm_folder({"architecture": "vit_tiny_patch16_224"})) is None
     assert preprocessing_of(timm_folder({"pretrained_cfg": {"tag": "augreg"}})) is None
-    defaults = keras_vit.Preprocessing(size=256, crop=224, interpolation="bilinear_antialias", **IMAGENET)
+    defaults = AT_248.replace(size=256, interpolation="bilinear_antialias")
     assert preprocessing_of(timm_folder({"pretrained_cfg": {"input_size": [3, 224, 224]}})) == defaults
 
 
@@ -99,8 +99,7 @@ def test_create_model_takes_what_timm_says(timm_folder, in_zoo, kind):
     values = {"label_names": ["ant", "bee", "cat"], "num_classes": 3, "pretrained_cfg": PRETRAINED_CFG}
     model = in_zoo(kind)(timm_folder(values, kind))
     side = model.config.image_size[0]
-    expected = keras_vit.Preprocessing(size=248, crop=224, interpolation="bicubic", **IMAGENET)
-    assert (model.labels, model.preprocessing) == (("ant", "bee", "cat"), expected.at(side))
+    assert (model.labels, model.preprocessing) == (("ant", "bee", "cat"), AT_248.at(side))
     assert model.config.gelu == "erf"
 
 

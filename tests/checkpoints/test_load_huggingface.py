@@ -99,7 +99,7 @@ def test_problem_type_says_what_scores_are(tiny_zoo, hub_folder):
         ),
         (
             {"size": {"shortest_edge": 18}, "crop_size": {"height": 16, "width": 16}, "do_center_crop": True},
-            keras_vit.Preprocessing(size=18, crop=16, interpolation="bilinear_antialias"),
+            keras_vit.Preprocessing(size=18, crop=16, interpolation="bilinear_antialias", rounding="transformers"),
         ),
         ({"size": 16, "resample": 0}, keras_vit.Preprocessing(size=16, interpolation="nearest")),
     ],

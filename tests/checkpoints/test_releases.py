@@ -54,6 +54,7 @@ def test_paths_are_unique_and_every_release_is_complete():
 
 def test_releases_on_the_hub_have_the_protocol_of_their_authors():
     imagenet = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225), "interpolation": "bicubic"}
+    imagenet["rounding"] = "torchvision"
     at_224 = keras_vit.Preprocessing(size=256, crop=224, **imagenet)
     for model, at_384 in (
         ("DeiT-B_16", keras_vit.Preprocessing(size=438, crop=384, **imagenet)),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from keras_vit import Preprocessing
+from keras_vit.variants import VARIANTS
 
 PAIR = "must be one positive integer or a pair (height, width) of them"
 SQUARE = {"size": (224, 224)}
@@ -41,6 +42,7 @@ def test_default_preprocessing_is_the_official_one():
         "crop": None,
         "pad": False,
         "interpolation": "bilinear",
+        "rounding": "big_vision",
         "mean": [0.5, 0.5, 0.5],
         "std": [0.5, 0.5, 0.5],
         "patch_size": None,
@@ -75,6 +77,18 @@ def test_preprocessing_round_trip_through_dict_and_json(values):
     assert Preprocessing.from_dict(json.loads(json.dumps(preprocessing.to_dict()))) == preprocessing
 
 
+def test_rounding_is_that_of_the_authors_and_of_old_files():
+    of_timm = Preprocessing(size=248, crop=224, interpolation="bicubic", rounding="torchvision")
+    assert of_timm.at(384).rounding == Preprocessing.from_dict(of_timm.to_dict()).rounding == "torchvision"
+    old = {name: value for name, value in of_timm.to_dict().items() if name != "rounding"}
+    assert Preprocessing.from_dict(old).rounding == "big_vision"  # which was the only one when it was written
+    # The authors of FlexiViT and of the models of the paper use big_vision or vit_jax.
+    known = {name: row.preprocessing for name, row in VARIANTS.items() if row.preprocessing}
+    cropped = {name: images for name, images in known.items() if images.crop}
+    assert {images.rounding for name, images in cropped.items() if "Flexi" not in name} == {"torchvision"}
+    assert {images.rounding for name, images in cropped.items() if "Flexi" in name} == {"big_vision"}
+
+
 @pytest.mark.parametrize(
     ("values", "channels", "image_size"),
     [
@@ -106,6 +120,7 @@ WRONG_PREPROCESSING = [
         {"interpolation": "cubic"},
         ["interpolation must be one of 'bilinear'", "'bicubic'", "interpolation='cubic'"],
     ),
+    ({"rounding": "round"}, ["rounding must be one of 'big_vision', 'torchvision'", "rounding='round'"]),
     ({"mean": (0.5, 0.5)}, ["mean and std must have one number per channel, 1 or 3", "mean=(0.5, 0.5)"]),
     (
         {"mean": (0.5,)},

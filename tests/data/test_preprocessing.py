@@ -111,8 +111,17 @@ def smooth_noise(height, width, seed=2):
     return PIL.Image.fromarray(small).resize((width, height), PIL.Image.BICUBIC)
 
 
-def central_crop(pixels, height, width):
-    top, left = (pixels.shape[0] - height) // 2, (pixels.shape[1] - width) // 2
+# the integer of the longer side, and the start of the crop: big_vision's get_resize_small and get_central_crop;
+# torchvision's _compute_resized_output_size and center_crop; transformers' image_transforms.py
+AUTHORS = {
+    "big_vision": (round, lambda surplus: surplus // 2),
+    "torchvision": (int, lambda surplus: int(round(surplus / 2.0))),
+    "transformers": (int, lambda surplus: int(surplus / 2.0)),
+}
+
+
+def central_crop(pixels, height, width, author="big_vision"):
+    top, left = (AUTHORS[author][1](side - crop) for side, crop in zip(pixels.shape, (height, width), strict=False))
     return pixels[top : top + height, left : left + width]
 
 
@@ -120,18 +129,34 @@ def central_crop(pixels, height, width):
     "interpolation, pillow", [("bicubic", PIL.Image.BICUBIC), ("bilinear_antialias", PIL.Image.BILINEAR)]
 )
 def test_shorter_side_and_crop_as_pillow(interpolation, pillow):
-    protocol = Preprocessing(size=248, crop=(224, 200), interpolation=interpolation)
-    for height, width in ((300, 451), (481, 468), (281, 500), (60, 81), (248, 248), (40, 500), (500, 40)):
-        image = smooth_noise(height, width)
-        shorter = min(height, width)
-        resized = image.resize((round(248 * width / shorter), round(248 * height / shorter)), pillow)
-        expected = central_crop(np.asarray(resized, np.float32), 224, 200)
-        difference = np.abs(preprocessing.resize(protocol, np.asarray(image)) - expected)
-        # One pixel value, where Pillow's fixed-point weights and float32 ones fall on either side of a half. The
-        # last image, a column, is resized in the other order, which rounds otherwise.
-        is_column = height > 8 * width
-        assert difference.max() <= (4 if is_column else 1), (height, width)
-        assert difference.mean() < (0.5 if is_column else 0.02), (height, width)
+    sizes = ((300, 451), (481, 468), (281, 500), (60, 81), (248, 248), (40, 500), (500, 40))
+    for author, (integer, _) in AUTHORS.items():
+        protocol = Preprocessing(size=248, crop=(224, 201), interpolation=interpolation, rounding=author)
+        for height, width in sizes if author == "big_vision" else sizes[:3]:
+            image = smooth_noise(height, width)
+            shorter = min(height, width)
+            resized = image.resize((integer(248 * width / shorter), integer(248 * height / shorter)), pillow)
+            expected = central_crop(np.asarray(resized, np.float32), 224, 201, author)
+            difference = np.abs(preprocessing.resize(protocol, np.asarray(image)) - expected)
+            # One pixel value, where Pillow's fixed-point weights and float32 ones fall on either side of a half. The
+            # last image, a column, is resized in the other order, which rounds otherwise.
+            is_column = height > 8 * width
+            assert difference.max() <= (4 if is_column else 1), (author, height, width)
+            assert difference.mean() < (0.5 if is_column else 0.02), (author, height, width)
+
+
+def test_the_library_decides_about_the_integers_of_every_interpolation():
+    """The width becomes 88 or 89, and 51 or 3 surplus pixels are cropped; the three libraries differ in both."""
+    image = np.asarray(smooth_noise(90, 200))
+    for author, (integer, _) in AUTHORS.items():
+        width = integer(40 * 200 / 90)
+        protocol = Preprocessing(size=40, crop=(37, 37), rounding=author)
+        resized = np.einsum("ah,hwc,bw->abc", linear_weights(90, 40), image, linear_weights(200, width))
+        expected = central_crop(resized, 37, 37, author)
+        np.testing.assert_allclose(preprocessing.resize(protocol, image), expected, atol=0.02, err_msg=author)
+        exact = preprocessing.resize(protocol.replace(size=(40, 88)), image)
+        resized = preprocessing.resize(Preprocessing(size=(40, 88)), image).numpy()
+        np.testing.assert_allclose(exact, central_crop(resized, 37, 37, author), atol=1e-3, err_msg=author)
 
 
 def test_exact_size_as_pillow():
