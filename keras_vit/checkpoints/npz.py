@@ -24,11 +24,13 @@ _CHUNK = 2**19  # bytes; a chunk stays in the processor's cache while it is read
 _HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
-def read_npz(path):
-    """Return the `Checkpoint` of an `.npz` file; see `readers.open_checkpoint`."""
+def read_npz(path, wanted=None):
+    """Return the `Checkpoint` of an `.npz` file with the arrays `wanted` (None: all); see `readers.open_checkpoint`."""
     archive, entries = zipfile.ZipFile(path), {}
     for member in _members(archive):
         name = member.filename.removesuffix(".npy")
+        if wanted is not None and name not in wanted:
+            continue
         if name in entries:
             raise Refused(f"it must hold every array once; got {name!r} twice")
         header = _check_member(archive, member)

@@ -73,6 +73,13 @@ def open_checkpoint(path):
     return Checkpoint(path, found.kind, entries, found.metadata, config, preprocessor)
 
 
+def open_npz(path, wanted):
+    """Return {name: `Entry`} of the arrays `wanted` that an `.npz` file contains, with the checks of weights files."""
+    with explained(f"{str(path)!r} must be a whole .npz file", path):
+        found = read_npz(path, wanted).entries
+    return {name: _explained_entry(entry, path) for name, entry in found.items()}
+
+
 @contextlib.contextmanager
 def explained(expectation, path):
     """Convert the errors of damaged files to `ValueError("<expectation>: <reason>")`, but not errors of the disk.

@@ -2,10 +2,9 @@
 
 import dataclasses
 import itertools
+import math
 import os
 import pathlib
-import zipfile
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,14 +12,16 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from keras_vit import checks
+from keras_vit.checkpoints.readers import open_npz
 from keras_vit.data import images as readers
-from keras_vit.data.sources import ImageSource, check_class_names, from_lookup
+from keras_vit.data.sources import ImageSource, check_class_names, from_lookup, numbered_names
 from keras_vit.typing import PathLike
 from keras_vit.versions import import_optional
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
 PARTS = ("train", "test")
-_DAMAGE = (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error)
+_MOST_COMPRESSED = 250  # zlib shortens black images by 1000, and the white shapes of dSprites by 115
+_SMALL = 2**28  # bytes; images that take no more are read however small the file is
 HELD_OUT = 5  # one image in five is held out
 
 
@@ -138,18 +139,9 @@ def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Seque
         ValueError: on another shape or dtype, on no images, and on labels out of range.
     """
     images, labels = np.asarray(images), np.asarray(labels)
-    if images.dtype != np.uint8:
-        raise ValueError(
-            f"images must be uint8 on 0..255; got {images.dtype}: convert with "
-            "np.round(images * 255).astype('uint8') if they are on [0, 1]"
-        )
+    _check_headers(images, labels)
     images = images[..., None] if images.ndim == 3 else images
-    readers.check_shape("images", images.shape, (4,))
-    if labels.dtype.kind not in "iu" or labels.shape not in ((len(images),), (len(images), 1)):
-        raise ValueError(
-            f"labels must be {len(images)} integers, one per image; got {labels.dtype} of shape {labels.shape}"
-        )
-    names = [str(n) for n in range(int(labels.max()) + 1)] if class_names is None else check_class_names(class_names)
+    names = numbered_names(int(labels.max())) if class_names is None else check_class_names(class_names)
     if labels.min() < 0 or labels.max() >= len(names):
         raise ValueError(
             f"labels must be from 0 to {len(names) - 1}, as there are {len(names)} classes; "
@@ -164,6 +156,19 @@ def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Seque
         return {"image": pixels[n], "label": numbers[n]}
 
     return from_lookup(lookup, names, len(images), labels=labels)
+
+
+def _check_headers(images, labels):
+    """Raise an error unless arrays, or the entries of a file, have the shapes and dtypes of images and labels."""
+    if images.dtype != "uint8":
+        raise ValueError(
+            f"images must be uint8 on 0..255; got {images.dtype}: convert with "
+            "np.round(images * 255).astype('uint8') if they are on [0, 1]"
+        )
+    readers.check_shape("images", (*images.shape, 1) if len(images.shape) == 3 else images.shape, (4,))
+    count = images.shape[0]
+    if not str(labels.dtype).startswith(("int", "uint")) or labels.shape not in ((count,), (count, 1)):
+        raise ValueError(f"labels must be {count} integers, one per image; got {labels.dtype} of shape {labels.shape}")
 
 
 def from_npz(path: PathLike, part: str = "train", class_names: Sequence[str] | None = None) -> ImageSource:
@@ -181,24 +186,30 @@ def from_npz(path: PathLike, part: str = "train", class_names: Sequence[str] | N
 
     Raises:
         FileNotFoundError: if the file does not exist.
-        ValueError: if it is not an `.npz` file, does not contain the arrays of `part`, or these are not images with
-            labels.
+        ValueError: if it is not a whole `.npz` file (see `keras_vit.load` for the checks), does not contain the arrays
+            of `part`, or these are not images with labels.
     """
     checks.check_choice("part", part, PARTS)
-    wanted, labels = (f"x_{part}", f"y_{part}"), [f"y_{each}" for each in PARTS]
-    names, found = _read(path, {*wanted, *labels})
-    if any(key not in found for key in wanted):
-        raise ValueError(f"{path} must contain {' and '.join(wanted)}; it contains {', '.join(names) or 'none'}")
-    every = [found[key] for key in labels if key in found]
-    if class_names is None and all(array.dtype.kind in "iu" and array.size for array in every):
-        class_names = [str(n) for n in range(max(int(array.max()) for array in every) + 1)]
-    return from_arrays(found[wanted[0]], found[wanted[1]], class_names)
+    names, found = _open_arrays(path)
+    if part not in found:
+        raise ValueError(f"{path} must contain x_{part} and y_{part}; it contains {', '.join(names) or 'neither'}")
+    for arrays in found.values():
+        _check_headers(*arrays)
+    size, least = math.prod(found[part][0].shape), os.path.getsize(path) * _MOST_COMPRESSED
+    if size > max(_SMALL, least):
+        raise ValueError(
+            f"{path} must hold images; x_{part} would take {size:,} bytes of memory, and images in a file of this size "
+            f"take at most {least:,}"
+        )
+    labels = {each: entries[1].read() for each, entries in found.items()}
+    if class_names is None:
+        class_names = numbered_names(max(int(array.max()) for array in labels.values()))
+    return from_arrays(found[part][0].read(), labels[part], class_names)
 
 
 def parts_of(path):
     """Return the members of `PARTS` whose arrays are in an `.npz` file."""
-    names, _ = _read(path, set())
-    return tuple(part for part in PARTS if {f"x_{part}", f"y_{part}"} <= {*names})
+    return tuple(_open_arrays(path)[1])
 
 
 def from_digits() -> tuple[ImageSource, ImageSource]:
@@ -227,23 +238,13 @@ def from_digits() -> tuple[ImageSource, ImageSource]:
     return sources[0], sources[1]
 
 
-def _read(path, keys):
-    """Return the names of the arrays in an `.npz` file, and {key: array} for the `keys` that it contains."""
+def _open_arrays(path):
+    """Return the names of the arrays of `PARTS` in an `.npz` file, and {part: (entry of images, entry of labels)}."""
     if not os.path.isfile(path):
         raise FileNotFoundError(f"there is no file {path}")
-    expected, found = f"{path} must be a complete .npz file", {}
-    with open(path, "rb") as contents:  # np.load does not close a damaged file
-        try:
-            file = np.load(contents, allow_pickle=False)
-            names = getattr(file, "files", None)
-            for key in keys & {*(names or ())}:
-                expected = f"{key} of {path} must be a complete array of numbers"
-                found[key] = file[key]
-        except _DAMAGE as error:
-            raise ValueError(f"{expected}; {error}") from error
-    if names is None:
-        raise ValueError(f"{path} must be an .npz file of several arrays; it is an .npy file of one array")
-    return names, found
+    keys = {part: (f"x_{part}", f"y_{part}") for part in PARTS}
+    found = open_npz(path, {key for pair in keys.values() for key in pair})
+    return list(found), {part: (found[x], found[y]) for part, (x, y) in keys.items() if x in found and y in found}
 
 
 def _visible(folder):

@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.typing import PathLike, Tensor
 
+MAX_NUMBERED = 2**20  # classes without names
 _SAMPLED = 256  # images that `fingerprint` reads
 _READ_TWICE = 8  # images read a second time, to detect random contents
 
@@ -224,6 +225,25 @@ def pack(image):
 def unpack(string, spec):
     """Return the image from which `pack` made a string; `spec` is the `tf.TensorSpec` of the image."""
     return tf.ensure_shape(string if spec.dtype == tf.string else tf.io.parse_tensor(string, spec.dtype), spec.shape)
+
+
+def numbered_names(highest):
+    """Return the names "0", "1" and so on up to the `highest` label.
+
+    Raises:
+        ValueError: if there would be more than a million names, as after one damaged label.
+    """
+    if highest >= MAX_NUMBERED:
+        raise ValueError(
+            f"labels without class_names must be below {MAX_NUMBERED:,}, as each number up to the highest gets a name; "
+            f"the highest label is {highest} (a damaged label, or pass class_names or an ImageSource with them)"
+        )
+    return tuple(map(str, range(highest + 1)))
+
+
+def as_label(label):
+    """Return an integer tensor as int32; a number outside int32 becomes the nearest one, which is no class."""
+    return tf.cast(tf.clip_by_value(tf.cast(label, tf.int64), tf.int32.min, tf.int32.max), tf.int32)
 
 
 def check_class_names(names):

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
-from keras_vit.data.sources import ImageSource, from_lookup
+from keras_vit.data.sources import ImageSource, as_label, from_lookup
 from keras_vit.data.tfrecord import index_records
 from keras_vit.typing import PathLike, Tensor
 from keras_vit.versions import import_optional
@@ -84,7 +83,7 @@ def from_tfds(
     )
 
     def element(example):
-        return {"image": example[image_key], "label": tf.cast(rule.label(example), tf.int32)}
+        return {"image": example[image_key], "label": as_label(rule.label(example))}
 
     parts = builder.info.splits[split].file_instructions if builder.info.splits else ()
     is_record = builder.info.file_format == tfds.core.FileFormat.TFRECORD

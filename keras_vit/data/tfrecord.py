@@ -16,7 +16,7 @@ import tensorflow as tf
 from google.protobuf.message import DecodeError
 
 from keras_vit import checks
-from keras_vit.data.sources import ImageSource, check_class_names, from_lookup
+from keras_vit.data.sources import ImageSource, as_label, check_class_names, from_lookup, numbered_names
 from keras_vit.typing import PathLike
 
 _LOG = logging.getLogger("keras_vit.data")
@@ -54,8 +54,8 @@ def from_tfrecord(
 
     Raises:
         FileNotFoundError: if there are no such files.
-        ValueError: if no record is complete or readable, the first readable one does not have these features, or
-            `label_offset` is above all labels.
+        ValueError: if no record is complete or readable, the first readable one does not have these features,
+            `label_offset` is above all labels, or a label is above a million without `class_names`.
     """
     checks.check_integer("label_offset", label_offset, minimum=0)
     class_names = None if class_names is None else check_class_names(class_names)
@@ -72,7 +72,7 @@ def from_tfrecord(
     @tf.autograph.experimental.do_not_convert
     def lookup(n):
         example = tf.io.parse_single_example(read(n), features)
-        return {"image": example[image_key], "label": tf.cast(example[label_key] - label_offset, tf.int32)}
+        return {"image": example[image_key], "label": as_label(example[label_key] - label_offset)}
 
     if class_names is None:
         labels = tf.data.Dataset.range(size).map(lambda n: lookup(n)["label"], num_parallel_calls=tf.data.AUTOTUNE)
@@ -82,7 +82,7 @@ def from_tfrecord(
                 "label_offset must be the label of the first class in the files; "
                 f"got label_offset={label_offset}, and the highest label is {highest + label_offset}"
             )
-        class_names = [str(n) for n in range(highest + 1)]
+        class_names = numbered_names(highest)
     return from_lookup(lookup, class_names, size, describe=describe)
 
 

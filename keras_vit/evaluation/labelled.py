@@ -9,7 +9,7 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.data import from_directory
 from keras_vit.data.pipeline import eval_batches
-from keras_vit.data.sources import ImageSource
+from keras_vit.data.sources import ImageSource, numbered_names
 from keras_vit.evaluation.outputs import check_preprocessing
 
 _LABELS_AT_A_TIME = 1024
@@ -127,11 +127,6 @@ def check_labels(name, labels, classes=None):
     return labels
 
 
-def numbered_names(labels):
-    """Return `"0"`, `"1"` and so on up to the highest label."""
-    return tuple(str(number) for number in range(int(labels.max()) + 1))
-
-
 def match_labels(train, test):
     """Find, for each label of `test`, the class of `train` with the same name.
 
@@ -143,7 +138,7 @@ def match_labels(train, test):
     Raises:
         ValueError: if the classes differ, or there are fewer than two.
     """
-    names = train.class_names or test.class_names or numbered_names(train.labels)
+    names = train.class_names or test.class_names or numbered_names(int(train.labels.max()))
     others = test.class_names or names
     if sorted(names) != sorted(others):
         missing, unknown = (sorted(set(one) - set(other))[:5] for one, other in ((names, others), (others, names)))

@@ -13,8 +13,8 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.compat.inference import inference
 from keras_vit.config import Preprocessing
-from keras_vit.data.sources import LabelledData
-from keras_vit.evaluation.labelled import check_labels, numbered_names, open_labelled
+from keras_vit.data.sources import LabelledData, numbered_names
+from keras_vit.evaluation.labelled import check_labels, open_labelled
 from keras_vit.evaluation.outputs import run_batches
 from keras_vit.models import ImageModel, check_pools, feature_extractor, with_head
 from keras_vit.models.encoders import find_encoders, read_by_head
@@ -137,12 +137,12 @@ def linear_probe(
     [train] = open_labelled({"train": train}, frozen.model, preprocessing, batch_size)
     positions = None
     if shots is not None:
-        names = train.class_names or numbered_names(train.labels)
+        names = train.class_names or numbered_names(int(train.labels.max()))
         positions = np.sort(draw_shots(train.labels, names, checks.check_integer("shots", shots), seed), axis=None)
     batches, steps = train.batches(positions)
     x, y = frozen.read(inference(frozen.graph, compiled=steps != 1), batches, steps, verbose)
     check_labels("train", y, train.class_names and len(train.class_names))
-    classes = int(y.max()) + 1 if train.class_names is None else len(train.class_names)
+    classes = len(train.class_names or numbered_names(int(y.max())))
     if classes < 2:
         raise ValueError(f"train must have at least two classes; it has {classes}")
     ridge = fit_ridge(x, y, classes, l2)

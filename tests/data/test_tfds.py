@@ -92,6 +92,8 @@ def test_a_rule_makes_the_label_of_other_features(builder):
     wanted = [int(e["number"]) % 3 for e in tfds.as_numpy(builder.as_dataset(split="train[5:]"))]
     assert [int(e["label"]) for e in source.dataset] == wanted and len(set(wanted)) == 3
     assert [int(e["label"]) for e in source.take([7, 2]).dataset] == [wanted[7], wanted[2]]
+    far = LabelRule({"number": True}, lambda example: example["number"] + 2**32, ("one",))
+    assert int(next(iter(from_tfds(builder, label_key=far).dataset))["label"]) == 2**31 - 1  # no class
     with pytest.raises(ValueError, match=r"reads features of the set; it reads objects; the set has image \(Image\)"):
         from_tfds(builder, label_key=LabelRule({"objects": ["size"]}, len, ("one",)))
 

@@ -8,6 +8,7 @@ import tensorflow as tf
 from image_sets import LEVELS, batches, encode, example, numbered, write_records
 
 from keras_vit.data import eval_pipeline, from_tfrecord
+from keras_vit.evaluation.labelled import SourceImages
 
 SIZE = 7
 LABELS = [3, 1, 2, 1, 3, 2, 1]
@@ -37,6 +38,17 @@ def test_records_come_in_the_order_of_shards(files, caplog):
         f"{files[1]}, record 0",
     ]
     assert logged(caplog) == []
+
+
+def test_labels_outside_int32_are_no_class(tmp_path):
+    """A cast would make 2**32 + 1 the class 1; one damaged label would make a name for each number below it."""
+    files = write_records(tmp_path, [CONTENTS[0]] * 3, [2**32 + 1, -(2**32) + 1, 1], shards=1)
+    source = from_tfrecord(files, class_names=["a", "b"])
+    assert [label for _, label in elements(source)] == [2**31 - 1, -(2**31), 1]
+    with pytest.raises(ValueError, match="labels of data must be .* range from -2147483648 to 2147483647"):
+        print(SourceImages("data", source, None, 4).labels)
+    with pytest.raises(ValueError, match="labels without class_names must be below 1,048,576"):
+        from_tfrecord(files)
 
 
 def test_records_are_looked_up_and_split(files):
