@@ -71,7 +71,12 @@ def shown_fields(layout, entries, grid=None):
     *patch_size, channels, dim = found[kernel]
     mlp_dim = found[dense2][0]
     blocks = {int(match[1]) for name in found if (match := re.match(r"block_(\d+)", name))}
-    class_tokens = found.get("class_token@distilled/class_token") or found.get("class_token/class_token") or (1, 0, dim)
+    tokens, registers = "class_token@distilled/class_token", "class_token/registers"
+    theirs = {rule.ours: {*rule.theirs} for rule in layout.rules if rule.ours in found}
+    if theirs.get(tokens, set()) & theirs.get(registers, set()):  # as in transformers: a register has no second head
+        has_one_head = "head/kernel" in found or "pre_logits/kernel" in found
+        del found[tokens if has_one_head and "head@distilled/kernel" not in found else registers]
+    class_tokens = found.get(tokens) or found.get("class_token/class_token") or (1, 0, dim)
     fields = {
         "patch_size": tuple(patch_size),
         "channels": channels,

@@ -1,5 +1,6 @@
 """Match a file and a model by names and shapes, before any array is read, with a report about both."""
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -152,6 +153,7 @@ def make_plan(model, description, resize="auto", head="auto"):
     problems += [f"  - missing {source.problem}" for source in loaded if source.problem and not source.is_in_file]
     problems += [f"  ! {source.problem}" for source in loaded if source.problem and source.is_in_file]
     problems += [f"  + extra {name}" for name in sorted(set(description.entries) - used - droppable)]
+    problems += _used_twice(loaded)
     if problems:
         raise WeightsMismatch(checkpoint.path, problems)
 
@@ -195,9 +197,20 @@ def plan_equal(model, config, path, layout, entries):
     problems = [f"  {'!' if x.is_in_file else '- missing'} {x.problem or x.resized}" for x in wrong]
     used = {name for source in sources for name in source.theirs}
     problems += [f"  + extra {name}" for name in sorted(set(entries) - used)]
+    problems += _used_twice(sources)
     if problems:
         raise WeightsMismatch(path, problems)
     return {id(source.variable): source.read for source in sources}
+
+
+def _used_twice(sources):
+    """Return the problems of sources that use an array twice, or fill a variable twice."""
+    uses = collections.defaultdict(list)
+    for source in sources:
+        for name in source.theirs:
+            uses[f"{name} is used"].append(source.path)
+        uses[f"{source.path} ({id(source.variable):#x}) is filled"].append(source.path)
+    return [f"  ! {use} {len(paths)} times: {', '.join(paths)}" for use, paths in uses.items() if len(paths) > 1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -371,8 +384,8 @@ class _File:
         return _Source(variable, (name,), read, resized=None if grid == new_grid else told)
 
     def _num_tokens(self, path, own):
-        """Return the number of class tokens or registers of the file; the model's if it has no such array."""
-        rule = None if self.layout is None else names.find_rule(self.layout, path, self.config)
+        """Return the number of class tokens or registers of the file; the model's if one of them has no such array."""
+        rule = None if self.layout is None or not own else names.find_rule(self.layout, path, self.config)
         entries = [self.entries.get(name) for name in rule.theirs] if rule else [None]
         is_there = all(entry and len(entry.shape) == 3 for entry in entries)
         return sum(entry.shape[1] for entry in entries) if is_there else own
