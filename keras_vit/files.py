@@ -75,6 +75,13 @@ class Refused(ValueError):
     """The contents of a file are not accepted; the message says what is wrong."""
 
 
+def check_regular(path):
+    """Return a path unless it is a pipe, a socket or a device, which may never end; it may be a folder or absent."""
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise ValueError(f"{os.fspath(path)!r} must be a regular file; it is a pipe, a socket or a device")
+    return path
+
+
 def parse_json(name, size, read, kind=dict):
     """Return the dict or list in a JSON file or in a JSON member of an archive.
 
@@ -129,12 +136,24 @@ def replace_files(writers):
             partials[path] = partial = pathlib.Path(folder) / path.name
             partial.touch()
             mode = partial.stat().st_mode
-            write(partial)
+            with _system_errors(path):
+                write(partial)
             partial.chmod(mode)  # the mode of other new files; some libraries create files that only the owner can read
             _bring_to_disk(partial)
         for path, partial in partials.items():
             os.replace(partial, path)
             _bring_to_disk(path.parent)
+
+
+@contextlib.contextmanager
+def _system_errors(path):
+    """Convert the errors of libraries in Rust and C that state one of the system, such as a full disk, to OSError."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError) or not re.search("os error|errno|space left", str(error)):
+            raise
+        raise OSError(f"{str(path)!r} cannot be written: {error}") from error
 
 
 def remove_partial(folder):

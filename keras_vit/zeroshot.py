@@ -64,8 +64,8 @@ class TextEncoder:
         foreign = None if os.path.exists(source) else find_foreign(os.fspath(source))
         address = os.fspath(source) if foreign is None else foreign.weights
         path = pathlib.Path(address).expanduser()
-        folder = path if path.is_dir() else path.parent
-        if not (folder / TOKENIZER).is_file():
+        folder = path if os.path.isdir(path) else path.parent
+        if not os.path.isfile(folder / TOKENIZER):
             address = cached_address(folder) or address  # an image tower was downloaded without it
         if address.startswith(PREFIX):
             folder = path = fetch_repository(address, beside=_BESIDE)

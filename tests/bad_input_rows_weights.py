@@ -1,10 +1,13 @@
 """Mistakes for test_bad_inputs.py in files of weights."""
 
+import os
+
 import numpy as np
 from bad_input_files import tiny
 
 import keras_vit
 from keras_vit.checkpoints.match import WeightsMismatch
+from keras_vit.evaluation import read_real_labels
 
 
 def nan(files):
@@ -13,8 +16,62 @@ def nan(files):
     return files.load(files.npz({"head/kernel": kernel}))
 
 
+def pipe(name, use):
+    """Function that hands a pipe to `use`, which would wait for its end for ever."""
+
+    def call(files):
+        (files.folder / name).parent.mkdir(exist_ok=True)
+        os.mkfifo(files.folder / name)
+        return use(files, files.folder / name)
+
+    return call
+
+
+def endless(name, use):
+    """The same for a link to a device without an end."""
+
+    def call(files):
+        (files.folder / name).symlink_to("/dev/zero")
+        return use(files, files.folder / name)
+
+    return call
+
+
+def beside(files, path):
+    keras_vit.save_weights(files.model, path.parent / "model.safetensors", "timm")
+    return files.load(path.parent)
+
+
+NO_FILES = {
+    "pipe of weights": pipe("w.safetensors", lambda files, path: files.load(path)),
+    "pipe of Keras": pipe("w.keras", lambda files, path: keras_vit.load(path)),
+    "pipe for Keras": pipe("w.weights.h5", lambda files, path: files.model.load_weights(path)),
+    "pipe beside weights": pipe("folder/preprocessor_config.json", beside),
+    "pipe of an image": pipe("w.jpg", lambda files, path: keras_vit.predict(files.model, path)),
+    "pipe of records": pipe("w.tfrecord", lambda files, path: keras_vit.data.from_tfrecord(path)),
+    "pipe of labels": pipe("w.json", lambda files, path: read_real_labels(path)),
+    "endless weights": endless("w.npz", lambda files, path: keras_vit.create_model("ViT-Ti_16", weights=path)),
+    "endless image": endless("w.png", lambda files, path: keras_vit.predict(files.model, path)),
+}
+
+
 # name -> (function of the result of `make_files`, its error, words of the message: argument, expectation, value)
 ROWS = {
+    **{
+        name: (call, ValueError, "must be a regular file; pipe")
+        for name, call in NO_FILES.items()
+        if os.name == "posix"
+    },
+    "path that is too long": (
+        lambda files: files.load("x" * 5000 + ".safetensors"),
+        FileNotFoundError,
+        "weights existing 'xxx characters)",
+    ),
+    "path of an image that is too long": (
+        lambda files: keras_vit.predict(files.model, "x" * 5000),
+        FileNotFoundError,
+        "no image file characters)",
+    ),
     "missing file": (
         lambda files: files.load(files.folder / "b.npz"),
         FileNotFoundError,

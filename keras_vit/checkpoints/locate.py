@@ -18,7 +18,7 @@ from keras_vit.checkpoints.readers import explained
 from keras_vit.checkpoints.releases import find_address, find_release
 from keras_vit.checkpoints.releases.release import Release
 from keras_vit.checkpoints.transfer import TooLarge, redacted, transfer
-from keras_vit.files import Refused, keras_home, replace_file
+from keras_vit.files import Refused, check_regular, keras_home, replace_file
 from keras_vit.logs import LOGGER
 
 URL_VARIABLE = "KERAS_VIT_WEIGHTS_URL"
@@ -59,7 +59,7 @@ def locate(weights, model, image_size):
     path = pathlib.Path(text).expanduser()
     if text.startswith(hub.PREFIX):
         return Located(address=text, release=find_address(model, text))
-    if path.exists() or isinstance(weights, os.PathLike) or path.suffix in _SUFFIXES:
+    if os.path.exists(check_regular(path)) or isinstance(weights, os.PathLike) or path.suffix in _SUFFIXES:
         return Located(path)
     try:
         release = find_release(model, text, image_size)

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import functools
 import json
+import os
 import pathlib
 import re
 
@@ -14,7 +15,7 @@ from keras_vit.checkpoints.entries import Checkpoint, Entry, as_float32
 from keras_vit.checkpoints.hdf5 import read_keras, read_weights_h5
 from keras_vit.checkpoints.npz import read_npz
 from keras_vit.checks import quoted, shortened
-from keras_vit.files import Refused, parse_json, read_table
+from keras_vit.files import Refused, check_regular, parse_json, read_table
 from keras_vit.logs import LOGGER
 
 INDEX = "model.safetensors.index.json"  # weights that are split over several files
@@ -42,8 +43,8 @@ def open_checkpoint(path):
         ValueError: if the file is of another kind, damaged or holds pickled objects; the message states the reason.
     """
     path = pathlib.Path(path).expanduser()
-    if not path.exists():
-        raise FileNotFoundError(f"weights must be an existing file or folder; got {str(path)!r}")
+    if not os.path.exists(check_regular(path)):
+        raise FileNotFoundError(f"weights must be an existing file or folder; got {quoted(str(path))}")
     if path.is_dir():
         path = next(
             (path / name for name in ("model.safetensors", INDEX, OPENCLIP[0]) if (path / name).is_file()), path
@@ -224,7 +225,7 @@ def _check_scales(path, entries):
 
 
 def _json_beside(path, name):
-    path = path.with_name(name)
+    path = check_regular(path.with_name(name))
     return parse_json(repr(str(path)), path.stat().st_size, path.read_bytes) if path.is_file() else None
 
 

@@ -7,7 +7,7 @@ import string
 import numpy as np
 
 from keras_vit import checks
-from keras_vit.files import parse_json
+from keras_vit.files import check_regular, parse_json
 
 TOKENIZER = "tokenizer.json"
 SETTINGS = ("special_tokens_map.json", "tokenizer_config.json")  # the second has precedence
@@ -52,7 +52,7 @@ def read_tokenizer(folder, context_length, cleaning):
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     stated = {}
     for file in (folder / name for name in SETTINGS):
-        if file.is_file():
+        if check_regular(file).is_file():
             stated |= parse_json(repr(str(file)), file.stat().st_size, file.read_bytes)
     pad = stated.get("pad_token") or stated.get("eos_token")
     pad = pad.get("content") if isinstance(pad, dict) else pad

@@ -1,6 +1,7 @@
 """What `keras-vit predict`, `evaluate`, `probe`, `embed`, `explain`, `demo`, `export` and `convert` do."""
 
 import inspect
+import os
 import pathlib
 import re
 
@@ -147,10 +148,20 @@ def convert(args):
     if args.layout != "keras":
         keras_vit.save_weights(model, args.output, layout=args.layout)
     elif args.output.endswith((".keras", ".weights.h5")):
-        files.replace_file(args.output, model.save if args.output.endswith(".keras") else model.save_weights)
+        files.replace_file(
+            args.output, model.save if args.output.endswith(".keras") else lambda path: _save_h5(model, path)
+        )
     else:
         raise ValueError(f"--output must end in .keras or .weights.h5 for --layout keras; got {args.output!r}")
     return Answer({"output": args.output, "layout": args.layout, "parameters": model.count_params()}, args.output)
+
+
+def _save_h5(model, path):
+    """Write a `.weights.h5` file; HDF5 ends the process if the disk becomes full, so its place is reserved first."""
+    if hasattr(os, "posix_fallocate"):
+        with open(path, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 4 * model.count_params())
+    model.save_weights(path)
 
 
 def _check_output(option, path, suffixes):

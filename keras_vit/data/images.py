@@ -20,9 +20,11 @@ import PIL.Image
 import PIL.ImageOps
 import tensorflow as tf
 
+from keras_vit.checks import shortened
 from keras_vit.config import Preprocessing
 from keras_vit.data import headers
 from keras_vit.data import preprocessing as ops
+from keras_vit.files import check_regular
 from keras_vit.typing import PathLike, SupportsArray
 
 _FORMATS = "JPEG, PNG, BMP, GIF, WebP (not animated)"
@@ -101,8 +103,8 @@ def check_file(path):
         raise ValueError(
             f"{os.fspath(path)} is a folder, not an image: pass its files, or use keras_vit.data.from_directory"
         )
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"there is no image file {os.fspath(path)}")
+    if not os.path.exists(check_regular(path)):
+        raise FileNotFoundError(f"there is no image file {shortened(os.fspath(path))}")
 
 
 def decode(name, contents, channels):

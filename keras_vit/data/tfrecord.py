@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 
 from keras_vit import checks
 from keras_vit.data.sources import ImageSource, as_label, check_class_names, from_lookup, numbered_names
+from keras_vit.files import check_regular
 from keras_vit.typing import PathLike
 
 _LOG = logging.getLogger("keras_vit.data")
@@ -152,7 +153,7 @@ def index_records(paths, parts=None):
 
 def _index_file(path):
     """Return the number, offset and length of the complete records of a file: int64 (records, 3). Warn about others."""
-    status = tf.io.gfile.stat(path)
+    status = tf.io.gfile.stat(check_regular(path))
     if status.is_directory:
         raise ValueError(f"pattern must match TFRecord files; {path} is a folder: give its files, such as '{path}/*'")
     size = status.length

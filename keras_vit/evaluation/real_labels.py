@@ -11,7 +11,7 @@ import reprlib
 
 import numpy as np
 
-from keras_vit.files import parse_json
+from keras_vit.files import check_regular, parse_json
 from keras_vit.typing import PathLike
 
 IMAGES, CLASSES = 50_000, 1000
@@ -33,7 +33,7 @@ def read_real_labels(path: PathLike) -> tuple[np.ndarray, ...]:
         FileNotFoundError: if the file does not exist.
         ValueError: on a file of more than 16 MiB, of another form or length, or with a number out of range.
     """
-    lists = parse_json(f"labels ({path})", os.path.getsize(path), pathlib.Path(path).read_bytes, list)
+    lists = parse_json(f"labels ({path})", os.path.getsize(check_regular(path)), pathlib.Path(path).read_bytes, list)
     if len(lists) != IMAGES:
         raise ValueError(f"labels must be real.json, a list of {IMAGES:,} lists; {path} contains {len(lists):,}")
     for number, numbers in enumerate(lists, start=1):

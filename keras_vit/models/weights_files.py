@@ -7,7 +7,7 @@ import zipfile
 import h5py
 
 from keras_vit.config.unseen import KEY, from_text, unseen, with_usual
-from keras_vit.files import parse_json, replace_file
+from keras_vit.files import check_regular, parse_json, replace_file
 from keras_vit.layers import AddPositionEmbs
 
 
@@ -29,7 +29,7 @@ def stated(filepath):
     Raises:
         ValueError: if the configuration or the metadata is damaged.
     """
-    path, text = pathlib.Path(filepath), None
+    path, text = pathlib.Path(check_regular(filepath)), None
     try:
         if path.suffix == ".keras" and zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:

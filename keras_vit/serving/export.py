@@ -214,7 +214,7 @@ def _samples(check, max_pixels):
         return sample_files(_SAMPLES, max_pixels) if check else []
     if not isinstance(check, (list, tuple)) or not check:
         raise ValueError(f"check must be True, False or a list of paths or bytes of images; got {check!r}")
-    return [item if isinstance(item, bytes) else pathlib.Path(item).read_bytes() for item in check]
+    return [item if isinstance(item, bytes) else pathlib.Path(files.check_regular(item)).read_bytes() for item in check]
 
 
 def _tolerance(model, options):

@@ -10,6 +10,7 @@ import pytest
 from command_line import SAVED, error_of, run
 
 import keras_vit
+from keras_vit.cli import commands
 from keras_vit.logs import LOGGER
 
 
@@ -162,6 +163,31 @@ class TestConvert:
             for given, wanted in zip(copied.get_weights(), expected, strict=True):
                 np.testing.assert_array_equal(given, wanted)
         assert sorted(path.name for path in pathlib.Path().iterdir() if path.name.startswith(".")) == []
+
+    @pytest.mark.skipif(os.name != "posix", reason="needs the limits of POSIX")
+    def test_a_full_disk_is_one_line_and_leaves_no_file(self, here, capsys, monkeypatch):
+        """The system refuses to write more than 1,000 bytes, as on a full disk; HDF5 would end the process."""
+        import resource
+
+        model = keras.models.load_model("model.keras")
+        monkeypatch.setattr(commands, "build_model", lambda args, needs_weights: model)
+        before, limits = set(os.listdir()), resource.getrlimit(resource.RLIMIT_FSIZE)
+        convert = ["convert", *SAVED, "--layout"]
+        commands_and_files = (
+            [*convert, "official", "--output", "a.npz"],
+            [*convert, "timm", "--output", "a.safetensors"],
+            [*convert, "huggingface", "--output", "folder"],
+            [*convert, "keras", "--output", "a.keras"],
+            [*convert, "keras", "--output", "a.weights.h5"],
+        )
+        for words in commands_and_files:
+            try:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+                result = run(capsys, *words)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+            assert "File too large" in error_of(result)
+            assert set(os.listdir()) - before <= {"folder"} and not any(pathlib.Path().rglob(".partial-*")), words
 
     def test_mistakes(self, here, capsys):
         words = ["convert", *SAVED, "--layout"]
