@@ -205,11 +205,13 @@ def check_sequence(name: str, value: Any, kind: str, check: Callable[[str, Any],
     return tuple(check(f"{name}[{index}]", item) for index, item in enumerate(value))
 
 
-def check_divisible(name: str, value: tuple[int, ...], divisor_name: str, divisor: tuple[int, ...]) -> None:
-    """Raise a `ValueError` unless each side of `value` is a multiple of the same side of `divisor`."""
-    if any(side % step for side, step in zip(value, divisor, strict=True)):
+def check_divisible(
+    name: str, value: tuple[int, ...], divisor_name: str, divisor: tuple[int, ...], whole: bool = True
+) -> None:
+    """Raise a `ValueError` unless each side of `value` is a multiple of that of `divisor`; if not `whole`, as large."""
+    if any(side % step if whole else side < step for side, step in zip(value, divisor, strict=True)):
         nearest = tuple(max(1, round(side / step)) * step for side, step in zip(value, divisor, strict=True))
         raise ValueError(
-            f"{name} must be divisible by {divisor_name}; got {name}={value}, {divisor_name}={divisor} "
-            f"(did you mean {nearest}?)"
+            f"{name} must be {'divisible by' if whole else 'at least'} {divisor_name}; got {name}={value}, "
+            f"{divisor_name}={divisor} (did you mean {nearest}?)"
         )

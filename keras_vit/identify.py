@@ -8,7 +8,7 @@ from keras_vit.checkpoints.architecture import grid_of, has_class_rows, shown_fi
 from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.checkpoints.names.rules import LAYOUTS
 from keras_vit.config import ViTConfig
-from keras_vit.config.base import flattened, with_field
+from keras_vit.config.base import count_patches, flattened, with_field
 from keras_vit.config.vit import CLASS_TOKEN_POOLINGS
 from keras_vit.variants import FAMILIES, VARIANTS, Family, Variant, merged, reference_config
 
@@ -211,7 +211,11 @@ def _complete(path, values, fields, known, given, description, table, notes):
         patch_size = (values if is_flexible else flat).get("patch_size", fields["patch_size"])
         flat |= {**description.buffers(is_flexible), "patch_size": patch_size, **given}
     usual = table.image_size if is_flexible and isinstance(table, Variant) else None
-    size = given.get("image_size") or usual or _image_size(path, fields, rows, description, table, notes)
+    size = given.get("image_size") or usual
+    if size is None:
+        size = _image_size(path, fields, rows, description, table, notes)
+        if any(side % step for side, step in zip(size, fields["patch_size"], strict=True)):
+            flat |= {"embedding.whole_patches": False, **given}  # the file is of a library that allows it
     if "embedding.class_position" not in given and flat.get("position_embedding", "learned") == "learned":
         flat["embedding.class_position"] = has_class_rows({**fields, "table_rows": rows}, size)
     config = ViTConfig.from_dict(_nested({**flat, "image_size": size}))
@@ -255,7 +259,16 @@ def own_size(description, config):
         grid, _ = grid_of(shown_fields(description.names, description.entries, description.grid_size))
     if grid is None or config.field("stem") is not None or config.field("embedding.position_grid"):
         return config.image_size
-    return tuple(side * step for side, step in zip(grid, config.patch_size, strict=True))
+    return _size_of(grid, config.patch_size, description, config.field("embedding.pad"))
+
+
+def _size_of(grid, patch_size, description, pad, stride=1):
+    """Return the image size that a file states, if its patches form this grid, or else that of whole patches."""
+    preprocessing = description.preprocessing
+    for size in (preprocessing and preprocessing.image_size, description.image_size):
+        if size and count_patches([-(-side // stride) for side in size], patch_size, pad) == tuple(grid):
+            return size
+    return tuple(side * step * stride for side, step in zip(grid, patch_size, strict=True))
 
 
 def _image_size(path, fields, rows, description, table, notes):
@@ -264,7 +277,7 @@ def _image_size(path, fields, rows, description, table, notes):
     if grid is not None:
         stages = fields["stem"]["stage_sizes"] if fields.get("stem") else None
         stride = 1 if stages is None else 4 * 2 ** max(len(stages) - 1, 0)
-        return tuple(side * step * stride for side, step in zip(grid, fields["patch_size"], strict=True))
+        return _size_of(grid, fields["patch_size"], description, description.stated.get("embedding.pad"), stride)
     if rows == 0 and description.preprocessing is not None:
         notes.append("image_size is that of its preprocessing")
         return description.preprocessing.image_size

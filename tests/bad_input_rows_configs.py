@@ -19,9 +19,9 @@ ROWS = {
         "position_embedding 'sincos2d' 'sincos'",
     ),
     "indivisible image": (
-        lambda files: config(image_size=(17, 16)),
+        lambda files: keras_vit.DINOv2_S14(image_size=225),
         ValueError,
-        "image_size divisible patch_size (17,16)",
+        "image_size divisible patch_size (225,225) (14,14)",
     ),
     "indivisible width": (lambda files: config(num_heads=3), ValueError, "hidden_dim divisible num_heads 8 3"),
     "image size of three": (
@@ -222,9 +222,9 @@ ROWS = {
         "std above 0 (0.0,1.0,1.0)",
     ),
     "resize to half a patch": (
-        lambda files: keras_vit.resize(files.model, 20),
+        lambda files: keras_vit.resize(files.model, 4),
         ValueError,
-        "image_size divisible patch_size (20,20)",
+        "image_size at least patch_size (4,4)",
     ),
     "features of no layer": (
         lambda files: keras_vit.feature_extractor(files.model, "block_7"),

@@ -26,7 +26,7 @@ _VIT = {"image_size": 32, "patch_size": 8, "hidden_dim": 48, "num_layers": 2, "n
 _SWIN = {"patch_size": 2, "embed_dim": 24, "depths": (2, 2), "num_heads": (2, 4), "window_size": 4}
 _TOKENS = {"patch_encoder": (4, 4, 48), "block_00": (4, 4, 48), "block_01": (4, 4, 48), "encoder_norm": (4, 4, 48)}
 _ROOT = {"root_conv": (16, 16, 32), "root_norm": (16, 16, 32), "root_pool": (8, 8, 32)}
-_PATCHES = "must be divisible by patch_size"
+_PATCHES = "must be at least patch_size"
 
 
 def tiny_cnn():
@@ -81,7 +81,7 @@ FAMILIES = {
     "plain": Family(
         _vit(),
         {**_TOKENS, "class_token": (4, 4, 48), "position_embs": (4, 4, 48)},
-        (({"image_size": (32, 30)}, _PATCHES),),
+        (({"image_size": (32, 6)}, _PATCHES),),
     ),
     "registers": Family(
         _vit(num_registers=3, qk_norm=True, position_embedding="learned_2d", position_placement="every", pooling="map"),
@@ -96,23 +96,23 @@ FAMILIES = {
     "hybrid": Family(
         _vit(patch_size=1, stem=ResNetConfig(stage_sizes=(1, 1), width_factor=0.5)),
         {**_ROOT, **_TOKENS, "stage_1": (8, 8, 128), "stage_2": (4, 4, 256)},
-        (({"patch_size": 3}, _PATCHES),),
+        (({"patch_size": 5}, _PATCHES),),
         rectangle=(19, 41),  # SAME padding takes any
     ),
     "hybrid on the root": Family(
         _vit(patch_size=2, stem=ResNetConfig(stage_sizes=(), width_factor=0.5)),
         {**_ROOT, **_TOKENS},
-        (({"image_size": (32, 36)}, _PATCHES),),
+        (({"image_size": (32, 4)}, _PATCHES),),
     ),
     "hybrid on a CNN": Family(
-        _vit(patch_size=2), {**_TOKENS, "cnn": (8, 8, 12)}, (({"image_size": (32, 26)}, _PATCHES),), stem=tiny_cnn
+        _vit(patch_size=2), {**_TOKENS, "cnn": (8, 8, 12)}, (({"image_size": (32, 4)}, _PATCHES),), stem=tiny_cnn
     ),
     "axial": Family(
         _vit(attention="axial", pooling="gap"),
         _TOKENS,
         (
             ({"pooling": "token"}, "attention='axial' works on the rows and columns of the patch grid"),
-            ({"image_size": (30, 32)}, _PATCHES),
+            ({"image_size": (7, 32)}, _PATCHES),
         ),
     ),
     "axial ResNet": Family(
@@ -124,13 +124,13 @@ FAMILIES = {
         lora=("qkv", "down", "up"),
         rectangle=(19, 41),
     ),
-    "DeiT": Family(_vit(gelu="erf", epsilon=1e-6), _TOKENS, (({"image_size": 36}, _PATCHES),)),
+    "DeiT": Family(_vit(gelu="erf", epsilon=1e-6), _TOKENS, (({"image_size": 7}, _PATCHES),)),
     "DeiT distilled": Family(
         _vit(gelu="erf", distilled=True),
         {**_TOKENS, "class_token": (4, 4, 48), "position_embs": (4, 4, 48)},
         (({"pooling": "gap"}, "distilled=True reads the class and the distillation token"),),
     ),
-    "DeiT-III": Family(_vit(gelu="erf", layer_scale_init=1e-4), _TOKENS, (({"image_size": (28, 32)}, _PATCHES),)),
+    "DeiT-III": Family(_vit(gelu="erf", layer_scale_init=1e-4), _TOKENS, (({"image_size": (4, 32)}, _PATCHES),)),
     "DINOv2": Family(
         _vit(
             gelu="erf",
@@ -162,9 +162,9 @@ FAMILIES = {
             head=HeadConfig(bias=False),
         ),
         {**_TOKENS, "pre_norm": (4, 4, 48)},
-        (({"image_size": 36}, _PATCHES),),
+        (({"image_size": 7}, _PATCHES),),
     ),
-    "SigLIP": Family(_vit(pooling="map"), _TOKENS, (({"image_size": 36}, _PATCHES),)),
+    "SigLIP": Family(_vit(pooling="map"), _TOKENS, (({"image_size": 7}, _PATCHES),)),
     "EVA-02": Family(
         _vit(
             pooling="gap",
@@ -203,7 +203,7 @@ FAMILIES = {
             embedding=EmbeddingConfig(patch_norm=True),
         ),
         {**_TOKENS, "patch_norm": (4, 4, 48)},
-        (({"image_size": 36}, _PATCHES),),
+        (({"image_size": 7}, _PATCHES),),
     ),
     "Perception Encoder": Family(
         _vit(
@@ -214,7 +214,7 @@ FAMILIES = {
             head=HeadConfig(map_heads=4, map_prefix=True, map_mlp_dim=96),
         ),
         {**_TOKENS, "pre_norm": (4, 4, 48)},
-        (({"image_size": 36}, _PATCHES),),
+        (({"image_size": 7}, _PATCHES),),
     ),
     "SAM": Family(
         _vit(
@@ -251,7 +251,10 @@ FAMILIES = {
             "encoder_norm": (8, 8, 48),
             "encoder_tokens": (8, 8, 48),
         },
-        (({"image_size": (32, 31)}, _PATCHES), ({"num_heads": (5, 4)}, r"num_heads\[0\] must divide")),
+        (
+            ({"image_size": (32, 31)}, "must be divisible by patch_size"),
+            ({"num_heads": (5, 4)}, r"num_heads\[0\] must divide"),
+        ),
         lora=("qkv", "proj", "dense1", "dense2", "reduction"),
         rectangle=(22, 36),  # 11 x 18 patches, which the windows do not divide
     ),

@@ -317,10 +317,10 @@ def test_constructors_take_keywords_only():
         ("ViT-Ti_16", {"clases": 3}, TypeError, "unexpected keyword argument 'clases'"),
         ("ViT-Ti_16", {"hidden_dim": 8}, TypeError, "'hidden_dim'"),
         (
-            "ViT-Ti_16",
+            "DINOv2-S_14",
             {"image_size": 225},
             ValueError,
-            r"image_size must be divisible by patch_size; .*\(225, 225\)",
+            r"image_size must be divisible by patch_size; .*\(225, 225\).*did you mean \(224, 224\)",
         ),
         ("ViT-Ti_16", {"classes": 0}, ValueError, "classes must be an integer of at least 1; got classes=0"),
         (

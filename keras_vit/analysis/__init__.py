@@ -10,7 +10,7 @@ from keras_vit.analysis.embeddings import (
     smoothness,
 )
 from keras_vit.analysis.heads import head_maps, head_strength, mean_attention_distance, receptive_field
-from keras_vit.analysis.overlay import heat_map, overlay
+from keras_vit.analysis.overlay import heat_map, overlay, seen_images
 from keras_vit.analysis.rollout import attention_rollout, rollout_by_block, rollout_model
 
 __all__ = [
@@ -30,5 +30,6 @@ __all__ = [
     "receptive_field",
     "rollout_by_block",
     "rollout_model",
+    "seen_images",
     "smoothness",
 ]

@@ -248,14 +248,16 @@ def _attends(model):
 
 def _blocks(nodes):
     """Yield (AttentionBlock, weights) for each attention of a graph; patch merging makes the cells larger."""
-    image_size, grid_size, merged, prefix = None, None, 1, 0
+    image_size, grid_size, merged, prefix, shares = None, None, 1, 0, (1, 1)
     read_token = _read_token([node.operation for node in nodes])
     for node in nodes:
         operation = node.operation
         if isinstance(operation, keras.layers.InputLayer) and len(node.outputs[0].shape) == 4:
             image_size = tuple(node.outputs[0].shape[1:3])
         elif isinstance(operation, PatchEncoder):
-            grid_size = operation.grid_size(node.input_tensors[0].shape)
+            shape = node.input_tensors[0].shape
+            grid_size, sides = operation.grid_size(shape), zip(operation.patch_size, shape[1:3], strict=True)
+            shares = [n * step / cells if cells else 1 for n, (step, cells) in zip(grid_size, sides, strict=True)]
         elif isinstance(operation, ClassToken):
             prefix = operation.num_class_tokens + operation.num_registers
         elif isinstance(operation, PatchMerging):
@@ -269,7 +271,8 @@ def _blocks(nodes):
             )
         shape = node.input_tensors[0].shape
         grid_size = grid_size or (patch_grid(shape[1] - prefix, None) if len(shape) == 3 else tuple(shape[1:3]))
-        cell = tuple(merged * side / count for side, count in zip(image_size, grid_size, strict=True))
+        sides = zip(image_size, shares, grid_size, strict=True)
+        cell = tuple(merged * side * share / count for side, share, count in sides)
         # the grid of Swin blocks shrinks from stage to stage
         grid = grid_size if len(shape) == 3 else tuple(shape[1:3])
         num_heads, groups = _KINDS[kind](operation, grid, prefix)

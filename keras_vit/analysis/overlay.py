@@ -7,6 +7,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from keras_vit import checks
+from keras_vit.models import ImageModel
 
 # Inferno by Nathaniel J. Smith and Stefan van der Walt (github.com/BIDS/colormap, CC0 1.0), at every tenth from 0 to
 # 0.9. It is perceptually uniform, also for colour-blind readers; the last tenth fades to white and is not used.
@@ -28,7 +29,8 @@ def overlay(
     Unlike in that figure, the minimum brightness is a fifth instead of 0, and the highest values are clipped.
 
     Args:
-        image: (height, width, 1 or 3) or (height, width): uint8, or floats in [0, 1].
+        image: (height, width, 1 or 3) or (height, width): uint8, or floats in [0, 1]; the map covers all of it, see
+            `seen_images`.
         attention: (rows, columns), finite numbers of at least 0, for the patches of this image, such as a map of
             `attention_rollout`.
         smooth: False enlarges every cell to a plain rectangle.
@@ -56,7 +58,8 @@ def heat_map(
     and rescaled as in `overlay`. The scale is Inferno (bids.github.io/colormap) without its last tenth.
 
     Args:
-        image: (height, width, 1 or 3) or (height, width): uint8, or floats in [0, 1].
+        image: (height, width, 1 or 3) or (height, width): uint8, or floats in [0, 1]; the map covers all of it, see
+            `seen_images`.
         attention: (rows, columns), finite numbers of at least 0, for the patches of this image, such as a map of
             `attention_rollout`. A uniform map has the colour of maximum attention everywhere.
         smooth: False enlarges every cell to a plain rectangle.
@@ -76,6 +79,30 @@ def heat_map(
     places = np.linspace(0, 1, len(anchors))
     colours = np.stack([np.interp(heat, places, channel) for channel in anchors.T], -1)
     return np.rint(share * colours + (1 - share) * grey[..., None]).astype("uint8")
+
+
+def seen_images(model: ImageModel, images: npt.ArrayLike) -> np.ndarray:
+    """Return the part of prepared images that the patches of a model cover.
+
+    A map of attention belongs to this part. If the patch size does not divide the image, the rows and columns of pixels
+    that fill no patch are cut off, or, for a model that pads, those that it adds are there.
+
+    Args:
+        model: a model of this package.
+        images: (images, height, width, channels), prepared for the model.
+
+    Returns:
+        float32 array (images, height, width, channels) of pixel values in [0, 1].
+
+    Raises:
+        ValueError: if the images have another shape.
+    """
+    config, images = model.config, np.asarray(images)
+    sides = images.shape[1:3]
+    if hasattr(config, "covered_size"):
+        sides = config.replace(image_size=config.image_size or sides).covered_size
+    missing = [(0, max(side - had, 0)) for side, had in zip(sides, images.shape[1:3], strict=True)]
+    return model.preprocessing.to_images(np.pad(images, [(0, 0), *missing, (0, 0)])[:, : sides[0], : sides[1]])
 
 
 def enlarge(attention, size, *, smooth=True, quantile=0.97):

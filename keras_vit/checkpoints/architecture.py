@@ -5,6 +5,7 @@ import re
 
 from keras_vit import checks
 from keras_vit.checkpoints.names.rules import our_shape
+from keras_vit.config.base import count_patches
 from keras_vit.layers.position_grid import square_grid
 
 _PLACEHOLDER = re.compile(r"\\{(\w+?)\\}")
@@ -210,12 +211,20 @@ def has_class_rows(fields, image_size):
         fields: see `shown_fields`.
         image_size: (height, width) in pixels, or one integer.
     """
-    height, width = checks.check_pair("image_size", image_size)
-    patches = (height // fields["patch_size"][0]) * (width // fields["patch_size"][1])
+    patches = math.prod(count_patches(checks.check_pair("image_size", image_size), fields["patch_size"]))
     prefix = int(fields["class_token"]) + int(fields["distilled"])
     if fields.get("table_rows") in (patches, patches + prefix):
         return fields["table_rows"] == patches + prefix
     return grid_of(fields)[1]
+
+
+def note_on_size(config):
+    """Return a note, in a tuple, if the patches of a model do not cover its images."""
+    covered = config.field("covered_size")
+    if not covered or (covered[0] >= config.image_size[0] and covered[1] >= config.image_size[1]):
+        return ()
+    read, size = (f"{height} x {width}" for height, width in (covered, config.image_size))
+    return (f"the patches cover the top left {read} pixels of an image of {size}; the others are not used",)
 
 
 def split_table(num_rows, prefixes, new_grid, stored_grid):

@@ -12,6 +12,7 @@ from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.checkpoints.timm_names import of_architecture, of_words
 from keras_vit.checks import check_integers, check_string
 from keras_vit.config import Preprocessing
+from keras_vit.config.base import count_patches
 from keras_vit.config.unseen import KEY, from_text, unseen, with_usual
 from keras_vit.files import read_table, read_toml
 from keras_vit.layers.position_grid import square_grid
@@ -27,6 +28,7 @@ class Stated:
     Attributes:
         stated: dict from fields of our configs to values; a stem's fields are `stem.NAME`. See `config.unseen`.
         grid_size: (rows, columns) of its position table, None if the file states no image size.
+        image_size: (height, width) in pixels, or None.
         labels: tuple of class names, or None.
         preprocessing: `Preprocessing`, or None.
         notes: tuple of strings about the file.
@@ -41,6 +43,7 @@ class Stated:
     notes: tuple = ()
     published: tuple = ()
     architecture: str | None = None
+    image_size: tuple | None = None
 
 
 def read_stated(checkpoint, family, layout):
@@ -71,9 +74,9 @@ def read_stated(checkpoint, family, layout):
         preprocessing = theirs.preprocessing or _huggingface_preprocessing(checkpoint.preprocessor)
     with _named(f"the metadata of {str(path)!r}"):
         ours = from_text(checkpoint.metadata.get(KEY), str(path))
-        grid_size = theirs.grid_size
-        if grid_size is None and "grid_size" in ours:
-            grid_size = checks.check_pair("grid_size", ours["grid_size"])
+        sizes = {"grid_size": theirs.grid_size, "image_size": theirs.image_size}
+        absent = [name for name in sizes if sizes[name] is None and ours.get(name) is not None]
+        sizes |= {name: checks.check_pair(name, ours[name]) for name in absent}
         if "preprocessing" in ours:
             # The same weights fit a model with `include_preprocessing` and one without. A preprocessor_config.json has
             # no rounding and a single bilinear interpolation, so it cannot distinguish these.
@@ -82,7 +85,7 @@ def read_stated(checkpoint, family, layout):
             if preprocessing in (None, exact.replace(rounding="transformers", interpolation=kind)):
                 preprocessing = exact
     stated = {**ours["config"], **theirs.stated}
-    return dataclasses.replace(theirs, stated=stated, grid_size=grid_size, preprocessing=preprocessing)
+    return dataclasses.replace(theirs, stated=stated, preprocessing=preprocessing, **sizes)
 
 
 @contextlib.contextmanager
@@ -209,17 +212,20 @@ def _read_huggingface(values, family):
             raise ValueError(f"hidden_act must be 'silu' with use_gated_mlp, else a GELU; got {values['hidden_act']!r}")
         if fields["block.gated"]:
             del fields["gelu"]
-    grid = _grid(values.get("image_size"), fields.get("patch_size"), "image_size")
-    grid = square_grid(values["num_patches"]) if row["keys"] == "siglip2" else grid
+    sizes = _sizes(values.get("image_size"), fields.get("patch_size"), "image_size")
+    sizes = {"grid_size": square_grid(values["num_patches"])} if row["keys"] == "siglip2" else sizes
     listed = checks.shortened(", ".join(unread))
     notes = (f"config.json also has {listed}, which keras_vit does not read",) if unread else ()
-    return Stated({**fields, **row.get("config", {})}, grid, labels, None, notes, tuple(row.get("published", ())))
+    fields, published = {**fields, **row.get("config", {})}, tuple(row.get("published", ()))
+    return Stated(fields, labels=labels, notes=notes, published=published, **sizes)
 
 
-def _grid(image_size, patch_size, name):
+def _sizes(image_size, patch_size, name):
+    """Return the image size and its grid of patches as fields of `Stated`, {} if they are unknown."""
     if image_size is None or patch_size is None:
-        return None
-    return tuple(side // step for side, step in zip(checks.check_pair(name, image_size), patch_size, strict=True))
+        return {}
+    size = checks.check_pair(name, image_size)
+    return {"image_size": size, "grid_size": count_patches(size, patch_size)}
 
 
 def _labels(key, names):
@@ -269,9 +275,9 @@ def _read_openclip(values, entries):
     fields["epsilon"] = checks.check_epsilon("eps in norm_kwargs", norm.get("eps", 1e-5))
     if flag(vision, "final_ln_after_pool"):
         fields["norm_position"] = "after_pooling"
-    grid = _grid(size, fields["patch_size"], "image_size in vision_cfg")
     published = ("clip",) if fields["gelu"] == "quick" else ("openclip",)
-    return Stated(fields, grid, None, _openclip_preprocessing(size, images), published=published)
+    sizes = _sizes(size, fields["patch_size"], "image_size in vision_cfg")
+    return Stated(fields, preprocessing=_openclip_preprocessing(size, images), published=published, **sizes)
 
 
 def _openclip_preprocessing(size, values):
@@ -303,7 +309,7 @@ def _read_timm(values, family, layout, entries):
         fields["norm_position"] = "after_pooling" if after else "none" if neck else "before_pooling"
     if layout == "timm" and fields.get("pooling") == "map":
         fields.pop("class_token")  # attention pooling may read it
-    grid = _grid(arguments.get("img_size"), fields.get("patch_size"), "img_size in model_args")
+    sizes = _sizes(arguments.get("img_size"), fields.get("patch_size"), "img_size in model_args")
     labels = values.get("label_names")
     if isinstance(labels, list):
         labels = dict(enumerate(labels))
@@ -315,7 +321,8 @@ def _read_timm(values, family, layout, entries):
         architecture = named if find_foreign(named) is not None else architecture
         named, notes = of_architecture(architecture, fields, entries) if family == "vit" else ({}, ())
         fields = {**named, **fields}
-    return Stated(fields, grid, labels, preprocessing, notes, architecture=architecture)
+    sizes |= {"labels": labels, "preprocessing": preprocessing, "notes": notes, "architecture": architecture}
+    return Stated(fields, **sizes)
 
 
 _TIMM_CROP_MODES = {"center": False, "squash": True}

@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_vit import checks
 from keras_vit.checkpoints import channels, names
-from keras_vit.checkpoints.architecture import split_table
+from keras_vit.checkpoints.architecture import note_on_size, split_table
 from keras_vit.checkpoints.description import Description
 from keras_vit.checkpoints.names.rules import Rule, fill, theirs_shape, to_ours
 from keras_vit.compat.graph import owned_variables
@@ -164,6 +164,7 @@ def make_plan(model, description, resize="auto", head="auto"):
     notes += [f"files of this layout have {name}={theirs!r}; the model has {ours!r}" for name, theirs, ours in unusual]
     if any(source.resized for source in loaded if source.path in channels.FIRST_KERNELS):
         notes.append(channels.note_on_images(config.channels))
+    notes += note_on_size(config)
     if is_dropped:
         notes.append("pre_logits and its head are dropped, as in the paper's fine-tuning")
     known = (*description.stated, *description.shown)

@@ -111,7 +111,7 @@ def explain(args):
     file = f" ({pathlib.Path(*path.parts[-2:])})" if path.suffix == ".keras" else ""
     answers = keras_vit.predict(model, args.image, top=args.top)[0]
     sheet = plots.explanation(
-        model.preprocessing.to_images(inputs)[0],
+        analysis.seen_images(model, inputs)[0],
         answers,
         analysis.attention_rollout(model, inputs)[0],
         heads[0],

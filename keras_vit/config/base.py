@@ -85,7 +85,7 @@ _NAMES: dict[Check, str] = {
     optional(checks.check_positive): "layer_scale_init",
     checks.check_flag: "attention_norm bias class_position class_token distilled gated in_model include_preprocessing "
     "include_top key_bias map_prefix mlp_norm norm_last_layer pad patch_bias patch_norm pre_norm qk_norm "
-    "qkv_bias scan_layers shifted square_positions use_bias",
+    "qkv_bias scan_layers shifted square_positions use_bias whole_patches",
     checks.check_string: "classifier_activation name",
 }
 
@@ -254,6 +254,18 @@ class ImageConfig(Config):
         It is `classifier_activation`. A head that gives logits has `softmax`, or `sigmoid` if it has one class.
         """
         return self.classifier_activation or ("sigmoid" if self.classes == 1 else "softmax")
+
+
+def count_patches(size: Any, patch_size: tuple[int, int], pad: bool = False) -> tuple[Any, Any]:
+    """Return the rows and columns of patches in an image; None where the size is unknown.
+
+    Args:
+        size: (height, width), integers, tensors or None.
+        patch_size: height and width of a patch.
+        pad: whether a part of a patch at the bottom or at the right counts as one.
+    """
+    sides = zip(size, patch_size, strict=True)
+    return tuple(None if side is None else -(-side // step) if pad else side // step for side, step in sides)
 
 
 def with_field(values: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:

@@ -69,7 +69,10 @@ class EmbeddingConfig(Config):
             every call, so that one set of weights serves all patch sizes (FlexiViT, arXiv 2212.08013); None stores one
             of `patch_size`.
         pad: whether images that the patch size does not divide are padded with zeros at the bottom and at the right to
-            a multiple of it; with False, they raise an error. No patch consists only of padding.
+            a multiple of it. No patch consists only of padding. With False, their last rows and columns of pixels,
+            which fill no patch, are not used, as in the code of ViT, big_vision, CLIP, timm and transformers.
+        whole_patches: whether such images raise an error, unless `pad`, as in the code of the authors of DINOv2 and
+            TIPS. Files of other libraries that state such a size load without this check.
         position_init: initial values of a table of learned positions: `normal`, N(0, 0.02), or `sincos2d_mae`, the
             sines and cosines of MAE (arXiv 2111.06377), which a `MaskedAutoencoder` keeps; fine-tuning trains both.
         patch_drop_rate: share of the patches that the blocks do not see in training, in [0, 1): patch dropout of FLIP
@@ -96,6 +99,7 @@ class EmbeddingConfig(Config):
     square_positions: bool = False
     kernel_size: Pair | None = None
     pad: bool = False
+    whole_patches: bool = False
     position_init: str = "normal"
     patch_drop_rate: float = 0.0
     images_per_sequence: int | None = None

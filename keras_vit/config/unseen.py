@@ -13,7 +13,7 @@ KEY = "keras_vit"  # in the metadata of .safetensors, the comment of .npz and th
 _STEM = ("stem.style", "stem.gn_epsilon", "stem.std_epsilon")
 CLOSE = ("gelu", "epsilon", "gn_epsilon", "std_epsilon", "max_pool_padding", *_STEM)
 # Another value of these fields is handled by resizing tables, which the report lists.
-RESIZED = ("window_size",)
+RESIZED = ("window_size", "embedding.pad")
 # Fields that may differ if the head is new.
 OF_THE_HEAD = ("pooling", "norm_position", "class_token")
 
@@ -26,7 +26,7 @@ _FIELDS = (
 # Fields that are stated only if they differ from these values, which most models have.
 _USUAL = {
     **{"block.order": "pre_norm", "block.rotary.kind": None, "head.map_prefix": False},
-    **{"embedding.square_positions": False, "window.size": None, "head.normalize": False},
+    **{"embedding.pad": False, "embedding.square_positions": False, "window.size": None, "head.normalize": False},
 }
 _ONE_TOKEN = ("token", "first")  # with one token, normalising before or after the pooling gives the same result
 _POOLED = {"token_unpooled": "token", "unpooled": "gap"}  # the same head, applied to every token
@@ -97,7 +97,7 @@ def differences(stated: Mapping[str, Any], config: ImageConfig) -> list[Differen
 def to_text(config: ImageConfig, preprocessing: Config | None) -> str:
     """Return the metadata of a weights file as JSON.
 
-    It holds the fields of `unseen`, the patch grid and the preprocessing.
+    It holds the fields of `unseen`, the patch grid, the image size if the grid does not show it, and the preprocessing.
 
     Args:
         config: config of the model.
@@ -106,6 +106,8 @@ def to_text(config: ImageConfig, preprocessing: Config | None) -> str:
     values: dict[str, Any] = {"config": unseen(config.to_dict())}
     if hasattr(config, "grid_size"):
         values["grid_size"] = getattr(config, "table_grid", config.grid_size)
+    if config.field("covered_size") not in (None, config.image_size):  # the grid does not show the size
+        values["image_size"] = config.image_size
     if preprocessing is not None:
         values["preprocessing"] = preprocessing.to_dict()
     return json.dumps(values)

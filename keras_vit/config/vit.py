@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, ClassVar, Self
 
 from keras_vit import checks
-from keras_vit.config.base import ImageConfig, one_config_of, optional
+from keras_vit.config.base import ImageConfig, count_patches, one_config_of, optional
 from keras_vit.config.parts import BlockConfig, EmbeddingConfig, HeadConfig, WindowConfig
 from keras_vit.config.resnet import FeatureMapConfig, ResNetConfig
 from keras_vit.typing import Pair
@@ -27,8 +27,8 @@ class ViTConfig(ImageConfig):
     `embedding.images_per_sequence`, sequences of patches of images in their own aspect ratios.
 
     Args:
-        patch_size: height and width of a patch in pixels; with a stem, in cells of its feature map. It must divide the
-            image or the feature map.
+        patch_size: height and width of a patch in pixels; with a stem, in cells of its feature map. If it does not
+            divide the image or the feature map, see `pad` and `whole_patches` of `EmbeddingConfig`.
         hidden_dim: width D of every token.
         num_layers: number of transformer blocks L.
         num_heads: attention heads per block; they must divide `hidden_dim`.
@@ -118,7 +118,8 @@ class ViTConfig(ImageConfig):
         super().__post_init__()
         if self.image_size is not None and not self.embedding.pad:
             divided = "image_size" if self.stem is None else f"the feature map of image_size {self.image_size}"
-            checks.check_divisible(divided, self.feature_size, "patch_size", self.patch_size)
+            whole = self.embedding.whole_patches
+            checks.check_divisible(divided, self.feature_size, "patch_size", self.patch_size, whole)
         self._check_rules(_rules(self))
 
     @property
@@ -131,7 +132,18 @@ class ViTConfig(ImageConfig):
         """Return the (rows, columns) of the patch grid; None for images of any size."""
         if self.image_size is None:
             return None
-        return tuple(-(-side // step) for side, step in zip(self.feature_size, self.patch_size, strict=True))
+        return count_patches(self.feature_size, self.patch_size, self.embedding.pad)
+
+    @property
+    def covered_size(self) -> Pair:
+        """Return the height and width in pixels of all patches.
+
+        They are at most those of the image, or, with `embedding.pad`, at least; None for images of any size.
+        """
+        if self.image_size is None:
+            return None
+        sides = zip(self.image_size, self.grid_size, self.patch_size, self.feature_size, strict=True)
+        return tuple(side * count * step // cells for side, count, step, cells in sides)
 
     @property
     def table_grid(self) -> Pair:

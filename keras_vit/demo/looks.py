@@ -36,7 +36,7 @@ class Look:
     Attributes:
         name: name of the model.
         inputs: float32 (1, height, width, channels), the prepared image.
-        image: uint8 (height, width, 3), the pixels of `inputs`, enlarged for the page.
+        image: uint8 (height, width, 3), the pixels of `inputs` that patches cover, enlarged for the page.
         answers: list of (label, score), best first.
         rollouts: dict from the name of a block to the rollout (rows, columns) up to it; empty without attention.
         remarks: list of sentences.
@@ -98,7 +98,7 @@ def look(model, image, top=5):
     except ValueError as error:
         remarks.append(sentence(f"there is no attention to show: {error}"))
     milliseconds = dict(zip(("preprocessing", "model", "attention"), 1000 * np.diff(times), strict=False))
-    shown = enlarge(model.preprocessing.to_images(inputs)[0], _SHOWN_SIDE)
+    shown = enlarge(analysis.seen_images(model, inputs)[0], _SHOWN_SIDE)
     return Look(model.config.name, inputs, shown, answers, rollouts, remarks, milliseconds)
 
 

@@ -20,7 +20,8 @@ class DenseProbe:
 
     Attributes:
         model: a keras model from images (batch, height, width, channels) to the scores of each pixel, float32 (batch,
-            height, width, classes), about 1 for its class and -1 for others.
+            height, width, classes), about 1 for its class and -1 for others. Height and width are those of the patches:
+            pixels at the bottom and at the right that fill no patch have no scores and are not measured.
         ridge: the `Ridge` of the patches.
         confusion: int64 (classes, classes), the test pixels by their class (rows) and the predicted one (columns).
     """
@@ -105,6 +106,7 @@ def dense_probe(
     scores, confusion = _scores(graph, ridge, strides), np.zeros((classes, classes), np.int64)
     for found, masks in run_batches(inference(scores), graph, None, "scores", test, verbose=verbose):
         found = found[:, : masks.shape[1], : masks.shape[2]].argmax(axis=-1)  # padding of the images is cut off
+        masks = masks[:, : found.shape[1], : found.shape[2]]
         pairs = (masks * classes + found)[masks != ignore]
         confusion += np.bincount(pairs, minlength=classes**2).reshape(classes, classes)
     if not confusion.any():
@@ -126,7 +128,7 @@ def _features(model, layer):
     taken, given = getattr(graph, "input_shape", None), getattr(graph, "output_shape", None)
     if not all(isinstance(shape, tuple) and len(shape) == 4 for shape in (taken, given)):
         raise ValueError(f"model must return one map (batch, rows, columns, dim) of images; got {taken} -> {given}")
-    if is_ours and (model.config.image_size is None or model.config.field("embedding.pad")):
+    if is_ours and hasattr(model.config, "table_grid") and model.config.stem is None:
         return graph, model.config.patch_size
     if None in (*taken[1:3], *given[1:3]) or any(taken[axis] % given[axis] for axis in (1, 2)):
         raise ValueError(f"model must have a map whose rows and columns divide the image size; got {taken} -> {given}")
@@ -152,6 +154,7 @@ def _batches(name, data, classes, ignore):
 def _shares(masks, shape, strides, classes):
     """Return the share of each class in the pixels of each patch that have one, (patches, classes), 0 without any."""
     images, rows, columns, _ = shape
+    masks = masks[:, : rows * strides[0], : columns * strides[1]]
     y, x = (np.arange(side) // step for side, step in zip(masks.shape[1:], strides, strict=True))
     patches = (np.arange(images)[:, None, None] * rows + y[:, None]) * columns + x
     is_known = (masks >= 0) & (masks < classes)

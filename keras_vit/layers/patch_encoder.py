@@ -14,7 +14,7 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.compat.flash_attention import is_on_gpu
 from keras_vit.compat.kernels import check_in_call
-from keras_vit.config.base import optional
+from keras_vit.config.base import count_patches, optional
 from keras_vit.layers.base import Layer, known_map
 from keras_vit.layers.position_grid import array_module, patch_coordinates, resize_weights
 from keras_vit.typing import Size, Tensor
@@ -33,18 +33,21 @@ class PatchEncoder(Layer):
         patch_size: height and width of a patch in pixels, or one integer for both.
         hidden_dim: width D of the tokens.
         use_bias: whether the projection has a bias.
-        pad: whether images are padded with zeros at the bottom and at the right to a multiple of the patch size.
+        pad: whether images are padded with zeros at the bottom and at the right to a multiple of the patch size; False
+            does not use the last rows and columns of pixels, which fill no patch.
         kernel_size: height and width of the stored kernel, which is resized to `patch_size` in every call, see
             `resize_patch_kernel`; None stores one of `patch_size`.
+        whole_patches: whether images that the patch size does not divide raise an error, unless `pad`.
 
     Shapes:
-        (batch, height, width, channels) -> (batch, height / patch height * width / patch width, hidden_dim); height and
-        width may be unknown until the layer is called. Patches that are already cut, (batch, patches, patch height *
-        patch width * channels), in the order row, column, channel -> (batch, patches, hidden_dim)
+        (batch, height, width, channels) -> (batch, height / patch height * width / patch width, hidden_dim), with both
+        quotients rounded down, or up with `pad`; height and width may be unknown until the layer is called. Patches
+        that are already cut, (batch, patches, patch height * patch width * channels), in the order row, column, channel
+        -> (batch, patches, hidden_dim)
 
     Raises:
-        ValueError: if a value is out of range; at build or call, if the image size is not divisible by the patch size,
-            unless `pad`, or the width of patches is not that of `patch_size`.
+        ValueError: if a value is out of range; at build or call, unless `pad`, if an image is smaller than a patch or,
+            with `whole_patches`, not divisible by the patch size; if patches have another width than `patch_size`.
     """
 
     own_checks = {"kernel_size": optional(checks.check_pair)}
@@ -56,11 +59,12 @@ class PatchEncoder(Layer):
         use_bias: bool = True,
         pad: bool = False,
         kernel_size: Size | None = None,
+        whole_patches: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.configure(patch_size=patch_size, hidden_dim=hidden_dim, use_bias=use_bias)
-        self.configure(pad=pad, kernel_size=kernel_size)
+        self.configure(pad=pad, kernel_size=kernel_size, whole_patches=whole_patches)
         strides = {"strides": self.patch_size, "use_bias": use_bias}
         stored = self.kernel_size or self.patch_size
         self.projection = self.conv(self.hidden_dim, stored, "projection", "lecun_normal", **strides)
@@ -87,14 +91,18 @@ class PatchEncoder(Layer):
             bottom, right = (-side % step for side, step in zip(sides, self.patch_size, strict=True))
             images = ops.pad(images, ((0, 0), (0, bottom), (0, right), (0, 0)))
         elif None in images.shape[1:3]:
-            message = f"image_size must be divisible by patch_size {self.patch_size} (or embedding.pad=True)"
-            is_right = lambda: ops.equal(ops.mod(sides, self.patch_size), 0)  # noqa: E731
+            word = "divisible by" if self.whole_patches else "at least"
+            message = f"image_size must be {word} patch_size {self.patch_size} (or embedding.pad=True)"
+            rest = lambda: ops.mod(sides, self.patch_size) if self.whole_patches else ops.less(sides, self.patch_size)  # noqa: E731
+            is_right = lambda: ops.equal(ops.cast(rest(), "int32"), 0)  # noqa: E731
             images = check_in_call(images, message, is_right, lambda: ops.stack(sides))
-        rows, columns = _grid(ops.shape(images), self.patch_size)  # TensorFlow's convolution of 0 images has others
+        # TensorFlow's convolution of 0 images has other rows and columns
+        rows, columns = count_patches(ops.shape(images)[1:3], self.patch_size)
         if is_on_gpu() and not training and self.kernel_size in (None, self.patch_size):
             # Faster than cuDNN's convolution. Not in training, where XLA would then store the batch axis of all tokens
             # last, and transpose them in every block.
-            cells = cut_patches(images, (rows, columns))
+            height, width = (count * step for count, step in zip((rows, columns), self.patch_size, strict=True))
+            cells = cut_patches(images[:, :height, :width], (rows, columns))
             return self.call(ops.reshape(cells, (-1, rows * columns, math.prod(cells.shape[2:]))))
         return ops.reshape(self._project(images), (-1, rows * columns, self.hidden_dim))
 
@@ -116,14 +124,14 @@ class PatchEncoder(Layer):
             input_shape: shape of the images, (batch, height, width, channels).
 
         Raises:
-            ValueError: if height or width is not divisible by the patch size, unless `pad`.
+            ValueError: as the call.
         """
         known_map(self, input_shape, sides=False)
         known = [(side, step) for side, step in zip(input_shape[1:3], self.patch_size, strict=True) if side is not None]
         if not self.pad and known:
             sides, steps = zip(*known, strict=True)
-            checks.check_divisible("image_size", sides, "patch_size", steps)
-        return _grid(input_shape, self.patch_size)
+            checks.check_divisible("image_size", sides, "patch_size", steps, self.whole_patches)
+        return count_patches(input_shape[1:3], self.patch_size, self.pad)
 
     def compute_output_shape(self, input_shape):
         if len(input_shape) == 3:
@@ -179,7 +187,8 @@ class PatchCoordinates(Layer):
     """Return the place of each patch in the grid, for the position layers of a model for images of any size.
 
     Args:
-        patch_size: height and width of a patch in pixels, or one integer for both. A part of a patch counts as one.
+        patch_size: height and width of a patch in pixels, or one integer for both.
+        pad: whether a part of a patch counts as one.
 
     Shapes:
         (batch, height, width, channels) -> (1, patches, 4), integers: row, column, and the rows and columns of the grid
@@ -188,15 +197,17 @@ class PatchCoordinates(Layer):
         ValueError: if a value is out of range.
     """
 
-    def __init__(self, patch_size: Size, **kwargs: Any) -> None:
+    def __init__(self, patch_size: Size, pad: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.configure(patch_size=patch_size)
+        self.configure(patch_size=patch_size, pad=pad)
 
     def call(self, images: Tensor) -> Tensor:
-        return ops.cast(patch_coordinates(*_grid(ops.shape(images), self.patch_size)), "int32")[None]
+        return ops.cast(patch_coordinates(*count_patches(ops.shape(images)[1:3], self.patch_size, self.pad)), "int32")[
+            None
+        ]
 
     def compute_output_spec(self, images):
-        rows, columns = _grid(images.shape, self.patch_size)
+        rows, columns = count_patches(images.shape[1:3], self.patch_size, self.pad)
         return keras.KerasTensor((1, rows and columns and rows * columns, 4), "int32")
 
 
@@ -205,7 +216,8 @@ class PatchMap(Layer):
     """Return the patch tokens of a model for images of any size as a map, without the tokens before them.
 
     Args:
-        patch_size: height and width of a patch in pixels, or one integer for both. A part of a patch counts as one.
+        patch_size: height and width of a patch in pixels, or one integer for both.
+        pad: whether a part of a patch counts as one.
 
     Shapes:
         tokens (batch, prefix + patches, dim) and the images (batch, height, width, channels), of which only the size is
@@ -215,23 +227,17 @@ class PatchMap(Layer):
         ValueError: if a value is out of range.
     """
 
-    def __init__(self, patch_size: Size, **kwargs: Any) -> None:
+    def __init__(self, patch_size: Size, pad: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.configure(patch_size=patch_size)
+        self.configure(patch_size=patch_size, pad=pad)
 
     def call(self, tokens: Tensor, images: Tensor) -> Tensor:
-        rows, columns = _grid(ops.shape(images), self.patch_size)
+        rows, columns = count_patches(ops.shape(images)[1:3], self.patch_size, self.pad)
         patches = tokens[:, ops.shape(tokens)[1] - rows * columns :]
         return ops.reshape(patches, (-1, rows, columns, tokens.shape[-1]))
 
     def compute_output_shape(self, tokens_shape, images_shape):
-        return (tokens_shape[0], *_grid(images_shape, self.patch_size), tokens_shape[-1])
-
-
-def _grid(shape, patch_size):
-    """Return the rows and columns of the patch grid of images of this shape, None where they are unknown."""
-    sides = zip(shape[1:3], patch_size, strict=True)
-    return tuple(None if side is None else -(-side // step) for side, step in sides)
+        return (tokens_shape[0], *count_patches(images_shape[1:3], self.patch_size, self.pad), tokens_shape[-1])
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -64,13 +64,13 @@ def resize(
 
     Args:
         model: a model of this package, such as `VisionTransformer`.
-        image_size: (height, width) in pixels or one integer, divisible by the patch size; None takes images of any
-            size, and `native` sequences of patches. Both need a `VisionTransformer` without a stem. `native` needs
-            global attention; None also allows attention in windows.
+        image_size: (height, width) in pixels or one integer; None takes images of any size, and `native` sequences of
+            patches. Both need a `VisionTransformer` without a stem. `native` needs global attention; None also allows
+            attention in windows.
         method: resize method, see `resize_position_embedding`; `auto` is the method of the family's authors, such as
             `bicubic` for Swin and SigLIP, and `align_corners` for models without a family.
         pad: whether images whose sides the patch size does not divide are padded with zeros at the bottom and at the
-            right; otherwise they raise an error.
+            right; otherwise see `whole_patches` of `EmbeddingConfig`.
         images_per_sequence: with `native`, the number of images that a sequence may hold. The outputs are (batch,
             classes) for 1, and (batch, images_per_sequence, classes) above.
         max_tokens: with `native`, the largest number of patches of an image, for the model's preprocessing; None is
@@ -343,7 +343,7 @@ def _as_map(tokens, model):
     if len(tokens.shape) != 3 or config.image_size is None and config.embedding.images_per_sequence:
         return tokens
     if config.image_size is None:
-        return PatchMap(config.patch_size, dtype=config.dtype)(tokens, model.input)
+        return PatchMap(config.patch_size, config.embedding.pad, dtype=config.dtype)(tokens, model.input)
     length, dim = tokens.shape[1:]
     rows, columns = _grid(length, config)
     num_prefix = length - rows * columns  # 0 right after the patch encoder

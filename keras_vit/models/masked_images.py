@@ -163,6 +163,7 @@ def check_encoder(encoder):
             f"embedding.patch_drop_rate must be 0; got image_size={config.image_size}, embedding.position_grid="
             f"{parts.position_grid}, embedding.patch_drop_rate={parts.patch_drop_rate}"
         )
-    checks.check_divisible("image_size of encoder", config.image_size, "its grid_size", config.grid_size)
+    name = "grid_size" if config.stem else "patch_size"
+    checks.check_divisible("image_size of encoder", config.image_size, f"its {name}", getattr(config, name))
     rows, columns = config.grid_size
     return config.image_size[0] // rows, config.image_size[1] // columns, config.channels

@@ -156,7 +156,7 @@ class VisionTransformer(ImageModel):
         cost more and are more accurate if the model was trained with several sizes; other models lose accuracy.
 
         Args:
-            patch_size: (height, width) of a patch in pixels, or one integer for both; it must divide the image size.
+            patch_size: (height, width) of a patch in pixels, or one integer for both.
 
         Raises:
             ValueError: if the model has a stem or other than global attention, if the image size does not allow it, or
@@ -212,7 +212,8 @@ def _embed(features, config):
     parts = config.embedding
     arguments = config.patch_size, config.hidden_dim, parts.patch_bias, parts.pad, parts.kernel_size
     patches = features["patches"] if isinstance(features, dict) else features
-    tokens = PatchEncoder(*arguments, dtype=config.dtype, name="patch_encoder")(patches)
+    encoder = PatchEncoder(*arguments, parts.whole_patches, dtype=config.dtype, name="patch_encoder")
+    tokens = encoder(patches)
     if config.embedding.patch_norm:
         tokens = _norm(config, "patch_norm")(tokens)
     if config.num_prefix_tokens:
@@ -237,7 +238,7 @@ def _encode(tokens, features, config):
         coordinates, given["images"] = PatchPlaces(several, prefix, name="patch_places")(features["coordinates"])
         coordinates = (coordinates,)
     elif config.embedding.position_grid is not None:
-        coordinates = (PatchCoordinates(config.patch_size, name="patch_coordinates")(features),)
+        coordinates = (PatchCoordinates(config.patch_size, config.embedding.pad, name="patch_coordinates")(features),)
     if config.block.rotary is not None:
         # Registers are not rotated, and neither are the class tokens of further images.
         registers = config.num_registers + ((several or 1) - 1) * prefix
@@ -245,7 +246,8 @@ def _encode(tokens, features, config):
         rotary = RotaryEmbedding(config.block.rotary, config.num_heads, *sequence, dtype=config.dtype, name="rotary")
         given["rotary"] = rotary(tokens, *coordinates)
     if coordinates and config.window is not None:
-        given["grid"] = PatchMap(config.patch_size, dtype=config.dtype, name="patch_grid")(tokens, features)
+        to_map = PatchMap(config.patch_size, config.embedding.pad, dtype=config.dtype, name="patch_grid")
+        given["grid"] = to_map(tokens, features)
     for index, positions in enumerate(_positions(config)):
         if isinstance(positions, AddPositionEmbs):
             tokens = positions(tokens, *coordinates)
@@ -331,7 +333,8 @@ def _classify(blocks, images, features, config):
         average = keras.layers.Average(dtype=head_dtype(config) if config.include_top else config.dtype, name="average")
         return average(heads), heads
     if config.head.neck is not None:
-        tokens = PatchMap(config.patch_size, dtype=config.dtype, name="neck_map")(tokens, features)
+        pad = config.embedding.pad
+        tokens = PatchMap(config.patch_size, pad, dtype=config.dtype, name="neck_map")(tokens, features)
         tokens = Neck(config.head.neck, dtype=config.dtype, name="neck")(tokens)
     steps = [] if config.norm_position == "none" else [norm]
     if config.pooling not in UNPOOLED:

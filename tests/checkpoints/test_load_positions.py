@@ -1,6 +1,8 @@
 """load_weights: position tables of another grid, with and without rows for other tokens."""
 
 import json
+import pathlib
+import shutil
 import tracemalloc
 
 import h5py
@@ -11,7 +13,9 @@ import safetensors.numpy
 from official_files import TABLE, npz, official_arrays
 
 import keras_vit
+from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.config.unseen import KEY
+from keras_vit.variants import VARIANTS
 
 to_numpy = keras.ops.convert_to_numpy
 
@@ -177,3 +181,44 @@ def test_a_stored_grid_is_a_pair(make_model, tmp_path):
         group.create_dataset("grid", shape=(2**28,), dtype="int64", chunks=(2**16,), compression="gzip")
     with pytest.raises(ValueError, match="grid"):
         keras_vit.load_weights(make_model(), tmp_path / "a.weights.h5")
+
+
+def test_an_image_size_that_the_patches_do_not_divide(tmp_path, caplog):
+    """transformers' SigLIP of 32 pixels and patches of 8: one of 37 pixels has the same table and reads 32 of them."""
+    golden, folder = pathlib.Path(__file__).parents[1] / "golden" / "siglip_hf_map", tmp_path / "siglip"
+    shutil.copytree(golden, folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "image_size": 37}))
+    processor = {"size": {"height": 37, "width": 37}, "resample": 3}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    with np.load(golden / "io.npz") as case:
+        images, expected = case["images"], case["logits"]
+    images = np.pad(images, ((0, 0), (0, 5), (0, 5), (0, 0)), constant_values=7.0)
+    with caplog.at_level("INFO", "keras_vit"):
+        model = keras_vit.load(folder)
+    assert (
+        "the patches cover the top left 32 x 32 pixels of an image of 37 x 37; the others are not used" in caplog.text
+    )
+    assert keras_vit.load(folder, image_size=32).config.image_size == (32, 32)
+    assert keras_vit.load(folder, image_size=None).preprocessing.image_size == (37, 37)
+    for layout, name in (("huggingface", "again"), ("timm", "a.safetensors"), ("official", "a.npz")):
+        assert model.config.image_size == model.preprocessing.image_size == (37, 37)
+        np.testing.assert_allclose(to_numpy(model(images)), expected, atol=2e-5)
+        keras_vit.save_weights(model, tmp_path / name, layout)
+        model = keras_vit.load(tmp_path / name, **({} if layout == "huggingface" else {"variant": "siglip"}))
+    assert json.loads((tmp_path / "again" / "config.json").read_text())["image_size"] == 37
+    foreign = [find_foreign(f"google/{name}-so400m-patch14-384") for name in ("siglip", "siglip2")]
+    assert [(row.image_size, VARIANTS[row.variant].config(image_size=384).grid_size) for row in foreign] == [
+        (384, (27, 27))
+    ] * 2
+
+
+def test_padded_patches_come_back(make_model, tmp_path):
+    """The table of 18 pixels in padded patches of 4 has 5 x 5 rows; so has that of 20 pixels."""
+    source = keras_vit.resize(make_model(seed=1), 18, pad=True)
+    images = np.random.default_rng(0).normal(size=(2, 18, 18, 3)).astype("float32")
+    for layout, name in (("official", "a.npz"), ("timm", "a.safetensors")):
+        keras_vit.save_weights(source, tmp_path / name, layout)
+        loaded = keras_vit.load(tmp_path / name)
+        assert loaded.config.image_size == (18, 18) and loaded.config.embedding.pad
+        np.testing.assert_array_equal(to_numpy(loaded(images)), to_numpy(source(images)))

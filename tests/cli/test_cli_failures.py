@@ -46,7 +46,7 @@ MISTAKES = [
     ("predict cat.jpg --model model.keras --mean 0.5,0.5", "one number per channel, 1 or 3; got mean=.0.5, 0.5."),
     ("predict cat.jpg --model model.keras --mean red", "argument --mean: invalid numbers value: 'red'"),
     ("predict cat.jpg --model model.keras --std 0", "std must be above 0"),
-    ("predict cat.jpg --model model.keras --image-size 20", "image_size must be divisible by patch_size"),
+    ("predict cat.jpg --model model.keras --image-size 2", "image_size must be at least patch_size"),
     ("predict cat.jpg --model model.keras --gelu exact", "gelu must be one of 'tanh', 'erf'"),
     ("predict --model model.keras", "arguments are required: IMAGE .*predict --help"),
     (

@@ -31,6 +31,7 @@ EVERYTHING = {
         "square_positions": True,
         "kernel_size": (4, 8),
         "pad": True,
+        "whole_patches": True,
         "position_init": "sincos2d_mae",
         "patch_drop_rate": 0.5,
         "images_per_sequence": 3,

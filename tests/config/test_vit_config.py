@@ -126,13 +126,13 @@ REFUSED = [
 ]
 CONTRADICTIONS = [
     (
-        {"image_size": (225, 224), "patch_size": 16},
+        {"image_size": (225, 224), "patch_size": 16, "embedding": {"whole_patches": True}},
         ["image_size must be divisible by patch_size", "image_size=(225, 224)", "patch_size=(16, 16)"],
     ),
-    ({"image_size": (32, 20)}, ["image_size must be divisible by patch_size", "image_size=(32, 20)"]),
+    ({"image_size": (32, 7)}, ["image_size must be at least patch_size", "image_size=(32, 7)"]),
     (
         {"image_size": 4},
-        ["image_size must be divisible by patch_size", "image_size=(4, 4)", "patch_size=(8, 8)"],
+        ["image_size must be at least patch_size", "image_size=(4, 4)", "patch_size=(8, 8)"],
     ),
     ({"num_heads": 5}, ["hidden_dim must be divisible by num_heads", "hidden_dim=48", "num_heads=5"]),
     (
@@ -227,8 +227,8 @@ CONTRADICTIONS = [
     ),
     ({"distilled": True, "representation_size": 8}, ["representation_size must be None", "representation_size=8"]),
     (
-        {"stem": ResNetConfig(stage_sizes=(1, 1)), "patch_size": 3},
-        ["the feature map of image_size (32, 32) must be divisible by patch_size", "=(4, 4), patch_size=(3, 3)"],
+        {"stem": ResNetConfig(stage_sizes=(1, 1)), "patch_size": 5},
+        ["the feature map of image_size (32, 32) must be at least patch_size", "=(4, 4), patch_size=(5, 5)"],
     ),
 ]
 ALL_REFUSED = REFUSED + CONTRADICTIONS

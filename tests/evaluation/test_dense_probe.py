@@ -66,6 +66,20 @@ def test_classes_without_pixels_do_not_count():
     assert (probe.mean_iou, probe.accuracy) == (pytest.approx((6 / 9 + 3 / 6) / 2), 9 / 12)
 
 
+def test_pixels_that_fill_no_patch_are_not_measured():
+    config = keras_vit.ViTConfig(
+        name="tiny", image_size=(9, 7), patch_size=4, hidden_dim=8, num_layers=1, num_heads=2, mlp_dim=8, classes=3
+    )
+    model = keras_vit.VisionTransformer(config)
+    rng = np.random.default_rng(0)
+    images, masks = rng.normal(size=(5, 9, 7, 3)).astype("float32"), rng.integers(0, CLASSES, (5, 9, 7))
+    probe = dense_probe(model, [(images, masks)], [(images, masks)], CLASSES)
+    read, seen = (images[:, :8, :4], masks[:, :8, :4])
+    whole = dense_probe(keras_vit.resize(model, (8, 4)), [(read, seen)], [(read, seen)], CLASSES)
+    np.testing.assert_array_equal(probe.confusion, whole.confusion)
+    assert probe.confusion.sum() == seen.size
+
+
 @pytest.mark.parametrize("pad", slow_after(1, [True, False]))
 def test_features_of_a_model_for_any_size(pad):
     config = keras_vit.ViTConfig(

@@ -10,6 +10,7 @@ from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import analysis
+from keras_vit.analysis.attention import attention_graph
 from keras_vit.layers.position_grid import resize_position_embedding
 from keras_vit.models.derived import with_dtype
 
@@ -131,16 +132,32 @@ def test_more_than_eight_compiled_sizes_are_remarked(make_model, caplog):
     assert caplog.messages == ["tiny: JAX compiles each size of images anew; this is number 9"]
 
 
-@pytest.mark.parametrize("size", slow_after(1, [((16, 18),), ((10, 16),)]))
-def test_sides_that_the_patches_do_not_divide_are_refused(make_model, size):
-    every = keras_vit.resize(make_model(), None)
-    with pytest.raises(ValueError, match="image_size must be divisible by patch_size"):
-        every(images_of(size))
-    if ON_TENSORFLOW:
-        import tensorflow as tf
+def test_sides_that_the_patches_do_not_divide(make_model, run):
+    """A convolution without padding reads no pixel after the last whole patch; DINOv2's authors refuse such images."""
+    model, images = make_model(), images_of((18, 23))
+    every, read = keras_vit.resize(model, None), images[:, :16, :20]
+    expected = run(keras_vit.resize(model, (16, 20)), read)
+    fixed = keras_vit.resize(model, (18, 23))
+    assert (fixed.config.grid_size, fixed.config.covered_size, fixed.config.image_size) == ((4, 5), (16, 20), (18, 23))
+    for one in (fixed, every):
+        np.testing.assert_allclose(run(one, images), expected, atol=2e-5)
+    features = keras_vit.feature_extractor(every, "block_00")
+    assert run(features, images).shape[:3] == (2, 4, 5)
+    np.testing.assert_array_equal(
+        analysis.seen_images(every, images), model.preprocessing.to_images(images)[:, :16, :20]
+    )
+    assert attention_graph(fixed)[1][0].cell_size == (4, 4)  # pixels, not 18 / 4
+    padded = keras_vit.resize(model, None, pad=True)
+    assert analysis.seen_images(padded, images).shape == (2, 20, 24, 3)
+    whole = keras_vit.resize(make_model(embedding={"whole_patches": True}), None)
+    for one, size, message in ((whole, (16, 18), "divisible by"), (every, (16, 3), "at least")):
+        with pytest.raises(ValueError, match=f"image_size must be {message} patch_size"):
+            one(images_of(size))
+        if ON_TENSORFLOW:
+            import tensorflow as tf
 
-        with pytest.raises(tf.errors.InvalidArgumentError, match="image_size must be divisible by patch_size"):
-            _compiled(every)(images_of(size))
+            with pytest.raises(tf.errors.InvalidArgumentError, match=f"image_size must be {message} patch_size"):
+                _compiled(one)(images_of(size))
 
 
 @pytest.mark.parametrize(("height", "width"), slow_after(1, [(3, 50), (10, 16), (15, 17)]))

@@ -238,8 +238,8 @@ def test_resize_and_back_is_the_same_model(make_model, make_images, run):
     ("arguments", "message"),
     [
         (
-            (30,),
-            r"image_size must be divisible by patch_size; got image_size=\(30, 30\), patch_size=\(4, 4\)",
+            ((30, 3),),
+            r"image_size must be at least patch_size; got image_size=\(30, 3\), patch_size=\(4, 4\)",
         ),
         ((0,), "image_size must be one positive integer or a pair"),
         ((32, "cubic"), "method must be one of 'auto', 'align_corners', .* got method='cubic'"),

@@ -240,6 +240,7 @@ def test_gives_its_encoder_back(build, images, run):
             "window and block.rotary None, and token_merging 0, and stem None; got",
         ),
         ({"token_merging": 1}, {}, "token_merging=1"),
+        ({"image_size": (16, 7)}, {}, r"image_size of encoder must be divisible by its patch_size; got .*\(16, 7\)"),
         ({"stem": keras_vit.ResNetConfig(stage_sizes=()), "image_size": 32, "patch_size": 2}, {}, "stem=ResNetConfig"),
         ({"embedding": {"patch_drop_rate": 0.5}}, {}, "embedding.patch_drop_rate must be 0; got .*_rate=0.5"),
         ({}, {"mask_ratio": 1.0}, r"mask_ratio must be a number in \(0, 1\); got mask_ratio=1.0"),

@@ -102,7 +102,7 @@ def pooled():
             r"stem must take images of shape \(None, 16, 16, 3\), the config's; it takes \(None, 32, 32, 3\)",
         ),
         ({"stem": RESNET, "patch_size": 1}, cnn, ValueError, "config.stem must be None if stem is given"),
-        ({"image_size": 20}, lambda: cnn(strides=4), ValueError, "feature map .* must be divisible by patch_size"),
+        ({"image_size": 4}, lambda: cnn(strides=4), ValueError, "feature map .* must be at least patch_size"),
     ],
 )
 def test_wrong_stems_are_refused(changes, stem, error, message, make_config):
