@@ -6,6 +6,7 @@ A record consists of the length of its data (uint64, little-endian), the masked 
 the data, and the masked CRC-32C of the data (https://www.tensorflow.org/tutorials/load_data/tfrecord).
 """
 
+import glob
 import logging
 import os
 import struct
@@ -89,7 +90,10 @@ def from_tfrecord(
 
 def _find_files(pattern):
     if isinstance(pattern, (str, os.PathLike)):
-        files = sorted(tf.io.gfile.glob(os.fspath(pattern)))
+        prefix = pattern = os.fspath(pattern)
+        while prefix and not os.path.exists(prefix):
+            prefix = os.path.dirname(prefix)
+        files = sorted(tf.io.gfile.glob(glob.escape(prefix) + pattern[len(prefix) :]))  # such as `run [v2]/*.tfrecord`
     else:
         files = [os.fspath(file) for file in pattern]
     absent = [file for file in files if not tf.io.gfile.exists(file)]

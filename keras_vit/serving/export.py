@@ -89,7 +89,7 @@ def export(
 
     Args:
         model: a classifier of this package, on any backend.
-        path: folder of the versions; created if absent.
+        path: folder of the versions; created if absent. TensorFlow cannot load a SavedModel from a path with `[`.
         format: `"saved_model"`, `"onnx"`, `"litert"` or `"openvino"`; all but the first need the extra `[export]`.
         version: number of the version folder, 1 or above; None uses the next number.
         signatures: (saved_model) names of signatures; None for all but `native` and `attention`.
@@ -156,6 +156,8 @@ def export(
     if calibration is not None:
         options["calibration"] = resized(model, _read(model, calibration))
     path = checks.check_path("path", path)
+    if format == "saved_model" and set(str(path)) & ({"[", "\\"} - {os.sep}):
+        raise ValueError(f"path must have no [ and no backslash, or TensorFlow cannot load it; got {str(path)!r}")
     if path.exists() and not path.is_dir():
         raise NotADirectoryError(f"path must be a folder or not exist yet; {path} is a file")
     version = _next_version(path) if version is None else checks.check_integer("version", version)

@@ -40,6 +40,18 @@ def test_records_come_in_the_order_of_shards(files, caplog):
     assert logged(caplog) == []
 
 
+def test_an_existing_path_is_no_pattern(tmp_path):
+    folder = tmp_path / "run [v2]" / "a*"
+    folder.mkdir(parents=True)
+    (tmp_path / "run v" / "ab").mkdir(parents=True)
+    [file] = write_records(folder, CONTENTS[:1], LABELS[:1], shards=1)
+    write_records(tmp_path / "run v" / "ab", CONTENTS[:1], LABELS[:1], shards=1)
+    patterns = (file, folder / "train-*", tmp_path / "run [v2]" / "?[*]" / "train-*")
+    assert [from_tfrecord(pattern).name_of(0) for pattern in patterns] == [f"{file}, record 0"] * 3
+    with pytest.raises(FileNotFoundError, match="there is no .*validation"):
+        from_tfrecord(folder / "validation-*")
+
+
 def test_labels_outside_int32_are_no_class(tmp_path):
     """A cast would make 2**32 + 1 the class 1; one damaged label would make a name for each number below it."""
     files = write_records(tmp_path, [CONTENTS[0]] * 3, [2**32 + 1, -(2**32) + 1, 1], shards=1)

@@ -227,12 +227,13 @@ def test_a_folder_that_cannot_be_written(model, tmp_path, monkeypatch):
         ({"check": "cat.jpg"}, "check must be True, False or a list of paths or bytes"),
         ({"check": []}, "check must be True, False or a list of paths or bytes"),
         ({"tolerance": 0}, "tolerance must be a finite number above 0"),
+        ({"path": "run [v2]"}, "path must have no [ and no backslash, or TensorFlow cannot load it; got 'run [v2]'"),
         ({"force": 1}, "force must be True or False"),
     ],
 )
 def test_refuses_arguments(model, tmp_path, arguments, message):
     with pytest.raises(ValueError) as raised:
-        export(model, tmp_path / "toy", **arguments)
+        export(model, **{"path": tmp_path / "toy", **arguments})
     assert message in str(raised.value)
     assert not (tmp_path / "toy").exists()
 
