@@ -205,6 +205,20 @@ def check_sequence(name: str, value: Any, kind: str, check: Callable[[str, Any],
     return tuple(check(f"{name}[{index}]", item) for index, item in enumerate(value))
 
 
+def check_class_weight(weights: dict, classes: int) -> None:
+    """Raise a `ValueError` unless the keys of `weights`, the `class_weight` of `fit`, are numbers of classes.
+
+    A model with one output has two classes, 0 and 1.
+    """
+    numbers_of_classes = range(max(classes, 2))
+    wrong = [key for key in weights if key not in numbers_of_classes]
+    if wrong:
+        raise ValueError(
+            f"class_weight must have numbers of classes as keys, from 0 to {numbers_of_classes[-1]}; "
+            f"got {', '.join(map(repr, wrong[:5]))} (class n is the n-th of the class names)"
+        )
+
+
 def check_divisible(
     name: str, value: tuple[int, ...], divisor_name: str, divisor: tuple[int, ...], whole: bool = True
 ) -> None:

@@ -1,7 +1,9 @@
 """Local image sources: a folder per class, arrays, an `.npz` file as published by Keras, and scikit-learn's digits."""
 
+import collections
 import dataclasses
 import itertools
+import logging
 import math
 import os
 import pathlib
@@ -14,11 +16,12 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.checkpoints.readers import open_npz
 from keras_vit.data import images as readers
-from keras_vit.data.sources import ImageSource, check_class_names, from_lookup, numbered_names
+from keras_vit.data.sources import ImageSource, check_class_names, composed, from_lookup, numbered_names
 from keras_vit.typing import PathLike
 from keras_vit.versions import import_optional
 
-EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp")
+_LOG = logging.getLogger("keras_vit.data")
+EXTENSIONS = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp")
 PARTS = ("train", "test")
 _MOST_COMPRESSED = 250  # zlib shortens black images by 1000, and the white shapes of dSprites by 115
 _SMALL = 2**28  # bytes; images that take no more are read however small the file is
@@ -32,7 +35,8 @@ def from_directory(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> Im
 
     Args:
         path: folder of class folders, such as `train/` with `train/cat/1.jpg` and `train/dog/2.png`. Images must be
-            directly in their class folder; hidden files and folders are ignored.
+            directly in their class folder; hidden files and folders are ignored. Other ignored files are counted and
+            logged to `keras_vit.data`.
         extensions: file name endings to read, in upper or lower case; other files are ignored.
 
     Returns:
@@ -40,20 +44,22 @@ def from_directory(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> Im
 
     Raises:
         FileNotFoundError: if the folder does not exist.
-        ValueError: on a file instead of a folder, no class folders, a class folder without images, or a name that is
-            not UTF-8.
+        ValueError: on a file instead of a folder, no class folders, a class folder without images, two class folders
+            whose names look alike, or a name that is not UTF-8.
     """
     folder, endings = _opened(path, extensions)
-    classes = [entry for entry in _visible(folder) if entry.is_dir()]
+    top = _visible(folder)
+    classes = sorted((entry for entry in top if entry.is_dir()), key=lambda entry: composed(entry.name))
     if not classes:
         raise ValueError(
             f"path must contain one sub-folder of images per class; there are none in {path} "
             "(keras_vit.data.from_files reads images without classes)"
         )
-    found = [
-        [file.path for file in _visible(entry) if file.name.lower().endswith(endings) and file.is_file()]
-        for entry in classes
-    ]
+    found, ignored = [], [entry.path for entry in top if entry.name.lower().endswith(endings) and entry.is_file()]
+    for entry in classes:
+        found.append([])
+        for file in _visible(entry):
+            (found[-1] if file.name.lower().endswith(endings) and file.is_file() else ignored).append(file.path)
     empty = [entry.name for entry, inside in zip(classes, found, strict=True) if not inside]
     if empty:
         raise ValueError(
@@ -61,6 +67,10 @@ def from_directory(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> Im
             f"{len(empty)} of {len(classes)} in {path} contain none: {', '.join(empty[:5])}"
         )
     _check_names(entry.path for entry in classes)
+    for one, other in itertools.pairwise(entry.name for entry in classes):
+        if composed(one) == composed(other):
+            raise ValueError(f"class folders must have different names; {ascii(one)} and {ascii(other)} look alike")
+    _log_ignored(path, ignored)
     labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(inside) for inside in found])
     return _read_when_needed(itertools.chain(*found), labels, [entry.name for entry in classes])
 
@@ -81,10 +91,11 @@ def from_files(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> ImageS
         ValueError: on a file instead of a folder, no images, or a name that is not UTF-8.
     """
     folder, endings = _opened(path, extensions)
-    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.name.lower().endswith(endings))
-    found = [str(folder / path) for path in paths if not any(part.startswith(".") for part in path.parts)]
+    paths = [p for p in folder.rglob("*") if not any(part[0] == "." for part in p.relative_to(folder).parts)]
+    found = [str(path) for path in paths if path.name.lower().endswith(endings)]
     if not found:
         raise ValueError(f"path must contain images ending in {', '.join(endings)}; there are none in {path}")
+    _log_ignored(path, [path for path in paths if not path.name.lower().endswith(endings) and path.is_file()])
     source = _read_when_needed(sorted(found), np.zeros(len(found), np.int32), ["unlabelled"])
     return dataclasses.replace(source, describe=lambda n: pathlib.Path(source.files[n]).relative_to(folder).as_posix())
 
@@ -99,6 +110,15 @@ def _opened(path, extensions):
     if isinstance(extensions, str) or not all(isinstance(e, str) and e.startswith(".") for e in extensions):
         raise ValueError(f"extensions must be a sequence of endings such as '.jpg'; got extensions={extensions!r}")
     return folder, tuple(ending.lower() for ending in extensions)
+
+
+def _log_ignored(path, ignored):
+    """Log how many files there are at these paths, by their endings."""
+    files = (file for each in map(pathlib.Path, ignored) for file in (each, *each.rglob("*")))
+    endings = collections.Counter(file.suffix.lower() for file in files if file.is_file() and file.name[0] != ".")
+    if endings:
+        counts = ", ".join(f"{count} {ending or 'without ending'}" for ending, count in endings.most_common())
+        _LOG.warning("Files of %s that are not read, because of their ending or folder: %s", path, counts)
 
 
 def _check_names(paths):

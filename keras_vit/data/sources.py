@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import hashlib
+import logging
 import os
+import unicodedata
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -13,6 +15,7 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.typing import PathLike, Tensor
 
+_LOG = logging.getLogger("keras_vit.data")
 MAX_NUMBERED = 2**20  # classes without names
 _SAMPLED = 256  # images that `fingerprint` reads
 _READ_TWICE = 8  # images read a second time, to detect random contents
@@ -25,7 +28,7 @@ class ImageSource:
     Attributes:
         dataset: unbatched `tf.data.Dataset` of `{"image": ..., "label": int32 scalar}`; the image is a scalar
             string (an encoded file) or uint8 (height, width, channels).
-        class_names: one name per label.
+        class_names: one name per label; composed characters (Unicode NFC) replace decomposed ones, which look the same.
         size: number of images.
         files: paths in the order of `dataset`, for messages; None if the images are not files.
         lookup: function from an int64 scalar tensor, a position in `dataset`, to its element. With it, shuffling and
@@ -44,6 +47,9 @@ class ImageSource:
     describe: Callable[[int], str] | None = None
     labels: np.ndarray | None = dataclasses.field(default=None, compare=False, repr=False)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "class_names", tuple(composed(name) for name in self.class_names))
+
     def name_of(self, position: int) -> str:
         """Return the name of an image in messages.
 
@@ -58,6 +64,9 @@ class ImageSource:
 
     def split(self, fraction: float, seed: int = 0) -> tuple["ImageSource", "ImageSource"]:
         """Split off a random held-out part, stratified by class if `labels` are known.
+
+        The only image of a class is held out last. If classes have no image in the rest, their number is logged to
+        `keras_vit.data`.
 
         Args:
             fraction: share of the images to hold out, in (0, 1); the number is rounded.
@@ -77,6 +86,9 @@ class ImageSource:
         order = np.random.default_rng(checks.check_integer("seed", seed, minimum=0)).permutation(self.size)
         if self.labels is not None:
             order = order[_by_shares(self.labels[order])]
+            lost = np.setdiff1d(self.labels, self.labels[order[held_out_size:]])
+            if len(lost):
+                _LOG.warning("split(%s) holds out every image of %d classes: training lacks them", fraction, len(lost))
         return self.take(np.sort(order[held_out_size:])), self.take(np.sort(order[:held_out_size]))
 
     def take(self, positions: Sequence[int] | np.ndarray) -> "ImageSource":
@@ -227,6 +239,11 @@ def unpack(string, spec):
     return tf.ensure_shape(string if spec.dtype == tf.string else tf.io.parse_tensor(string, spec.dtype), spec.shape)
 
 
+def composed(name):
+    """Return a name in the form NFC of Unicode; some file systems store another form, which looks the same."""
+    return unicodedata.normalize("NFC", name)
+
+
 def numbered_names(highest):
     """Return the names "0", "1" and so on up to the `highest` label.
 
@@ -260,12 +277,14 @@ def _digest(contents):
 def _by_shares(labels):
     """Return an order in which the first n images contain each class in proportion (rounded), for any n.
 
-    It uses Sainte-Lague's method: image r of a class of n images, from 0, is sorted at (r + 1/2) / n.
+    It uses Sainte-Lague's method: image r of a class of n images, from 0, is sorted at (r + 1/2) / n. The last image of
+    each class comes after all others.
     """
     counts = np.bincount(labels)
     of_class = np.argsort(labels, kind="stable")
     ranks = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return of_class[np.lexsort((of_class, (ranks + 0.5) / counts[labels[of_class]]))]
+    of_classes = counts[labels[of_class]]
+    return of_class[np.lexsort((of_class, (ranks + 0.5) / of_classes, ranks == of_classes - 1))]
 
 
 def _composed(describe, positions):

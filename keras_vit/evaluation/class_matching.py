@@ -4,6 +4,7 @@ import collections
 import re
 
 from keras_vit.checkpoints.releases.release import wordnet_ids
+from keras_vit.data.sources import composed
 
 _WORDNET_ID = re.compile(r"(?<![a-zA-Z0-9])n\d{8}(?!\d)")
 _LEADING_INDEX = re.compile(r"(\d{1,18})(?![a-zA-Z0-9])")
@@ -105,4 +106,4 @@ def _leading_number(name):
 
 
 def _plain(name):
-    return re.sub(r"[\s_-]+", " ", name).strip().casefold()
+    return re.sub(r"[\s_-]+", " ", composed(name)).strip().casefold()

@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from keras_vit import checks
 from keras_vit.compat.fit import DistributedFit
 from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.unseen import RESIZED, differences, to_text
@@ -48,13 +49,18 @@ class Model(DistributedFit, keras.Model):
         return looked_at(self, method, data)
 
     def _fit_inside(self, arguments, steps_done):
+        from keras_vit.models.encoders import count_classes  # that module imports this one
+
         names = getattr(arguments.get("x"), "class_names", None)
         if names is not None:
             self._keep_class_names(names)
+        weights, classes = arguments.get("class_weight"), count_classes(self)
+        if isinstance(weights, dict) and classes is not None:
+            checks.check_class_weight(weights, classes)
         return super()._fit_inside(arguments, steps_done)
 
     def _keep_class_names(self, names):
-        from keras_vit.models.encoders import keep_class_names  # that module imports this one
+        from keras_vit.models.encoders import keep_class_names
 
         keep_class_names(self, names)
 

@@ -73,11 +73,17 @@ def labelled_model(model):
     return encoder if is_bare and encoder.output_shape == model.output_shape else model
 
 
+def count_classes(model):
+    """Return the length of a model's output, or None if it has several outputs or no known shape."""
+    shape = getattr(model, "output_shape", None)
+    return shape[-1] if isinstance(shape, tuple) else None
+
+
 def keep_class_names(model, names):
     """Set the `labels` of a model that is trained on classes of these names, if it has none."""
     named, names = labelled_model(model), tuple(names)
     labels = getattr(named, "labels", None)
-    if labels is None and getattr(model, "output_shape", (None,))[-1] == len(names):
+    if labels is None and count_classes(model) == len(names):
         named.labels = names
     elif labels is not None and tuple(labels) != names and sorted(labels) == sorted(names):
         warnings.warn(

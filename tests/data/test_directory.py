@@ -1,12 +1,15 @@
 """from_directory: order, names, laziness and refusals."""
 
 import os
+import unicodedata
 
 import numpy as np
 import PIL.Image
 import pytest
 
-from keras_vit.data import from_directory
+from keras_vit.data import from_directory, from_files
+from keras_vit.evaluation.class_matching import match_classes
+from keras_vit.evaluation.labelled import SourceImages, match_labels
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (10, 4, 4, 1), dtype=np.uint8)
 
@@ -57,6 +60,39 @@ def test_folder_takes_names_that_are_not_ascii(tmp_path):
     (tmp_path / "köter").mkdir()
     (tmp_path / "köter" / "größe 1.png").write_bytes(b"bytes")
     assert elements(from_directory(tmp_path)) == [(b"bytes", 0)]
+
+
+def test_what_is_not_read_is_counted(folder, caplog):
+    for name in ("eel/small/x.jpg", "eel/small/y.jpg", "eel/z.HEIC", "dog/c.tif", "dog/d.tif", "beside.png"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"x")
+    (folder / "eel" / "y.jfif").write_bytes(b"JPEG")
+    source = from_directory(folder)
+    assert source.files[-2:] == (str(folder / "eel" / "x.webp"), str(folder / "eel" / "y.jfif"))
+    assert from_files(folder).size == 9
+    endings = ["1 .png, 1 .txt, 2 .tif, 2 .jpg, 1 .heic", "1 .csv, 1 .txt, 2 .tif, 1 .heic"]
+    for record, counts in zip(caplog.records, endings, strict=True):
+        assert record.name == "keras_vit.data" and str(folder) in record.getMessage()
+        assert sorted(record.getMessage().rpartition(": ")[2].split(", ")) == sorted(counts.split(", "))
+
+
+def test_spellings_of_one_name_are_one_class(tmp_path):
+    """macOS stores a letter and its accent; elsewhere they are one character. Both look the same."""
+    letters = {form: unicodedata.normalize(form, "é") for form in ("NFC", "NFD")}
+    sources = []
+    for form, letter in letters.items():
+        for name in (f"caf{letter}", "cafz"):
+            (tmp_path / form / name).mkdir(parents=True)
+            (tmp_path / form / name / "1.png").write_bytes(name.encode())
+        sources.append(from_directory(tmp_path / form))
+        assert sources[-1].class_names == ("cafz", "café")
+        assert [image for image, _ in elements(sources[-1])] == [b"cafz", f"caf{letter}".encode()]
+        assert match_classes((f"caf{letter}",), ("cafz", "cafe\u0301", "caf"), 3) == ((1,), "by name")
+    assert match_labels(*(SourceImages("test", source, None, 1) for source in sources))[1].tolist() == [0, 1]
+    (tmp_path / "NFD" / "café" / "").mkdir()
+    (tmp_path / "NFD" / "café" / "2.png").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"different names; 'cafe\\u0301' and 'caf\\xe9' look alike"):
+        from_directory(tmp_path / "NFD")
 
 
 @pytest.mark.parametrize("name", [b"caf\xe9/1.png", b"cat/caf\xe9.png"])

@@ -93,6 +93,20 @@ def test_classes_of_one_image_are_drawn_alike():
     assert set(np.concatenate(drawn)) == set(range(20))
 
 
+def test_every_class_keeps_an_image(caplog):
+    images = np.zeros((12, 1, 1, 1), np.uint8)
+    counts = [1] * 6 + [6]
+    source = from_arrays(images, np.repeat(np.arange(7), counts))
+    for fraction, held_out in ((0.1, 1), (0.2, 2), (5 / 12, 5)):
+        for seed in range(5):
+            parts = source.split(fraction, seed=seed)
+            assert {*parts[0].labels.tolist()} == {*range(7)} and parts[1].labels.tolist() == [6] * held_out
+    assert not caplog.messages
+    rest, _ = source.split(0.75)
+    assert len({*rest.labels}) == 3  # of 7 classes
+    assert caplog.messages == ["split(0.75) holds out every image of 4 classes: training lacks them"]
+
+
 def test_a_source_whose_labels_are_not_known_is_split_as_a_whole(tmp_path):
     source = from_directory(write_folder(tmp_path, [encode(image) for image in IMAGES], LABELS))
     unknown = dataclasses.replace(source, labels=None)

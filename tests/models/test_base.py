@@ -16,6 +16,7 @@ from slow_rows import slow_after
 import keras_vit
 from keras_vit import Preprocessing, VisionTransformer
 from keras_vit.models.derived import of_pixels
+from keras_vit.models.encoders import count_classes, keep_class_names
 
 PREPROCESSING = Preprocessing(size=20, crop=16, interpolation="bicubic", mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
 LABELS = ("ant", "bee", "cat", "dog", "eel")
@@ -346,3 +347,22 @@ def _by_path(model):
 
 def _table(model):
     return ops.convert_to_numpy(model.get_layer("position_embs").embedding)
+
+
+def test_keys_of_class_weight_are_classes():
+    def fit(classes, class_weight):
+        inputs = keras.Input((2,))
+        model = keras_vit.Model(inputs, keras.layers.Dense(classes)(inputs))  # not compiled, which Keras finds later
+        model.fit(np.zeros((4, 2)), np.zeros(4), class_weight=class_weight)
+
+    for classes, weights in ((3, {0: 1.0, np.int64(2): 2.0}), (1, {0: 1.0, 1: 3.0}), (3, {1.0: 2.0})):
+        with pytest.raises(ValueError, match=r"compile\(\)"):
+            fit(classes, weights)
+    for weights, wrong in (({"cat": 2.0, 0: 1.0}, "'cat' "), ({3: 2.0, -1: 0.5}, "3, -1"), ({0.5: 1.0}, "0.5")):
+        with pytest.raises(ValueError, match=f"class_weight must have numbers of classes .* from 0 to 2; got {wrong}"):
+            fit(3, weights)
+    inputs = keras.Input((2,))
+    several = keras_vit.Model(inputs, {"a": keras.layers.Dense(3)(inputs), "b": keras.layers.Dense(2)(inputs)})
+    assert count_classes(several) is None
+    keep_class_names(several, ["ant", "bee"])
+    assert several.labels is None
