@@ -118,7 +118,9 @@ def create_model(
         pretrained: True loads the weights that a name of timm or the hub stands for; for our names, the first of
             `list_weights`.
         **arguments: other fields of the variant's config, such as `classes` and `include_top`. Fields that you do not
-            pass and that the checkpoint states, such as `gelu`, `epsilon` and `pooling`, take the checkpoint's value.
+            pass and that the checkpoint states, such as `gelu`, `epsilon` and `pooling`, take the checkpoint's value;
+            with neither `classes` nor `include_top`, the model has the head of the checkpoint. Other `classes` make a
+            new head, which is zero.
             A field of `embedding`, `block`, `window` or `head` is passed in a dict: `head={"num_blocks": 4}`.
 
     Returns:
@@ -159,7 +161,7 @@ def create_model(
     about = {"preprocessing": preprocessing, "labels": labels, "name": name}
     followed, notes = description.follow(config, row.architecture, arguments, _known(row))
     try:
-        return _loaded(followed, description, notes, about, labels=_labels(config, description, found.release))
+        return _loaded(followed, description, notes, about, labels=_labels(followed, description, found.release))
     except WeightsMismatch as error:
         raise _mismatch(error, variant, arguments, config, description) from None
 

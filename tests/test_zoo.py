@@ -241,7 +241,7 @@ class TestWeightsOfAnotherModel:
     @pytest.mark.parametrize(
         ("variant", "problem"),
         [
-            ("wide", "17 differences, such as embedding/kernel: shape .* needs"),
+            ("wide", "18 differences, such as embedding/kernel: shape .* needs"),
             ("deep", "12 differences, such as missing"),
         ],
     )

@@ -66,7 +66,7 @@ def test_names_of_timm_and_the_hub(foreign, variant, changes):
 def test_every_name_of_the_table_builds_a_config():
     for row in foreign_names():
         arguments = flattened(row.arguments)
-        zoo._check_arguments(row.variant, arguments, zoo._signature(row.variant).parameters)
+        zoo._check_arguments(row.variant, arguments, zoo._signature(row.variant).parameters, keras_vit.ViTConfig)
         config = zoo.VARIANTS[row.variant].config(image_size=row.image_size, **arguments)
         assert config.image_size == (row.image_size, row.image_size), row.name
 

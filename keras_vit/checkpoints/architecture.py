@@ -168,7 +168,7 @@ def _head(found, dim, has):
     if "pre_logits/kernel" in found:
         width = fields["representation_size"] = found["pre_logits/kernel"][-1]
     kernel = found.get("head/kernel") or found.get("head@distilled/kernel")
-    fields["include_top"] = kernel is not None
+    fields["include_top"] = any(re.match("head(_dist|@distilled)?/", path) for path in found)  # also a part of a head
     if kernel is not None:
         fields |= {"classes": kernel[-1], "head.bias": "head/bias" in found or "head@distilled/bias" in found}
         if width == dim and kernel[0] % dim == 0 and kernel[0] > dim:

@@ -45,7 +45,7 @@ def describe_decoder(checkpoint):
     sizes |= zip(("hidden_dim", "mlp_dim"), found.get("decoder_block_0/mlp/dense1/kernel", ()), strict=False)
     sizes["num_layers"] = max(len({name.partition("/")[0] for name in found if name.startswith("decoder_block_")}), 1)
     about = {"family": FAMILY, "layout": layout.library, "names": layout, "entries": entries, "usual": {}, "shown": ()}
-    about |= {"heads": set(), "pre_logits": set(), "classes": None, "representation_size": None}
+    about |= {"heads": set(), "pre_logits": set(), "classes": None, "head_shapes": (), "representation_size": None}
     return Description(checkpoint=checkpoint, **about), {**settings, "decoder": sizes}
 
 

@@ -28,7 +28,7 @@ _GRID = "position_embs/grid"  # in a Keras file: rows and columns of the positio
 # Fields that the report lists if the file changes them.
 _REPORTED = (
     *("pooling", "norm_position", "position_embedding", "num_registers", "qkv_bias", "qk_norm", "channels"),
-    "classifier_activation",
+    *("classifier_activation", "include_top", "classes"),
 )
 
 
@@ -47,6 +47,7 @@ class Description(Stated):
         heads: set of the head arrays, by their names in `entries`.
         pre_logits: set of the `pre_logits` arrays, by their names in `entries`.
         classes: number of logits of its head, None without a head.
+        head_shapes: shapes of the head arrays as variables of ours.
         representation_size: width of its `pre_logits`, None without this layer.
     """
 
@@ -60,6 +61,7 @@ class Description(Stated):
     heads: set
     pre_logits: set
     classes: int | None
+    head_shapes: tuple
     representation_size: int | None
 
     @property
@@ -88,6 +90,18 @@ class Description(Stated):
         is_loaded = include_top and classes == self.classes
         return {name: value for name, value in self.stated.items() if is_loaded or name != "classifier_activation"}
 
+    def has_other_head(self, classes, widths):
+        """Return whether the file has no head, or a whole head with another number of classes.
+
+        Args:
+            classes: number of classes of the model.
+            widths: numbers that may divide the number of inputs of a head.
+        """
+        counts = {shape[-1:] for shape in self.head_shapes}
+        kernels = [shape for shape in self.head_shapes if len(shape) == 2]
+        is_whole = all(any(rows % width == 0 for width in widths) for rows, _ in kernels)
+        return not counts or (is_whole and counts == {(self.classes,)} and self.classes != classes)
+
     def has_head_bias(self):
         """Return whether the head of the file has a bias; timm's CLIPs have one that is zero, which does not count."""
         return any(self.entries[name].read().any() for name in self.heads if name.endswith(("bias", "/1")))
@@ -109,6 +123,9 @@ class Description(Stated):
             titles = " or ".join(FAMILIES[name].title for name in families)
             raise ValueError(f"{str(self.checkpoint.path)!r} holds the weights of {titles}, not of {config.name}")
         usual, given = {name: value for name, value in self.usual.items() if name not in known}, given or {}
+        original = config
+        if self.classes is not None and given.get("classes") is None and given.get("include_top") is None:
+            config = config.replace(include_top=True, classes=self.classes)
         changes = {
             name: value
             for name, value in {**usual, **self.stated_for(config.include_top, config.classes)}.items()
@@ -127,7 +144,7 @@ class Description(Stated):
             if config.include_top and self.heads and "head.bias" not in given and self.classes == config.classes:
                 changes["head.bias"] = config.head.bias or self.has_head_bias()
         followed = config.replace(**changes)
-        found = differences({name: getattr(followed, name) for name in _REPORTED if hasattr(followed, name)}, config)
+        found = differences({name: getattr(followed, name) for name in _REPORTED if hasattr(followed, name)}, original)
         listed = ", ".join(f"{name}={theirs!r}" for name, theirs, _ in found)
         return followed, (f"built with {listed}, as the file states",) if found else ()
 
@@ -152,6 +169,7 @@ def describe(checkpoint, family=None, layout="auto"):
     stated = vars(read_stated(checkpoint, family, layout))
     stated["notes"] += _set_aside(rules, checkpoint)
     parts = {layer: names.of_layer(rules, layer, entries) for layer in ("head", "head_dist", "pre_logits")}
+    shapes = {layer: _shapes(rules, of_layer, entries) for layer, of_layer in parts.items()}
     usual, shown = {}, ()
     if rules is not None:
         stated["grid_size"] = _axes_of_tables(rules, checkpoint) or stated["grid_size"]
@@ -176,8 +194,9 @@ def describe(checkpoint, family=None, layout="auto"):
         shown=shown,
         heads=parts["head"] | parts["head_dist"],
         pre_logits=parts["pre_logits"],
-        classes=_width(rules, parts["head"], entries),
-        representation_size=_width(rules, parts["pre_logits"], entries),
+        classes=_width(shapes["head"]),
+        head_shapes=(*shapes["head"], *shapes["head_dist"]),
+        representation_size=_width(shapes["pre_logits"]),
     )
 
 
@@ -201,14 +220,15 @@ def _set_aside(rules, checkpoint):
     return tuple(notes)
 
 
-def _width(rules, of_layer, entries):
-    """Return the width of the output of a dense layer whose arrays are `of_layer`, or None without one."""
-    if rules is None:
-        shapes = [entries[name].shape for name in of_layer if name.endswith("/1")]
-    else:
-        forms = {name: rule.form for rule in rules.rules for name in rule.theirs}
-        shapes = [our_shape(entries[name].shape, forms[name]) for name in sorted(of_layer)]
-    return next((shape[-1] for shape in shapes if shape), None)
+def _shapes(rules, of_layer, entries):
+    """Return the shapes that the arrays of a layer have in our models."""
+    forms = {} if rules is None else {name: rule.form for rule in rules.rules for name in rule.theirs}
+    return [our_shape(entries[name].shape, forms.get(name, "same")) for name in sorted(of_layer)]
+
+
+def _width(shapes):
+    """Return the width of the output of a dense layer whose arrays have these shapes, or None without one."""
+    return next((shape[-1] for shape in shapes if len(shape) == 2), None)
 
 
 def _recognise(checkpoint, family, library):

@@ -45,8 +45,8 @@ def load_weights(
         resize: resize method of position embeddings, see `resize_position_embedding`; or `authors`, `timm` or
             `huggingface` for the method of that code. `auto` uses the authors' for published families and for the
             tables of 2-D offsets, otherwise that of the file's layout.
-        head: `auto` loads the head if the numbers of classes match and reinitialises it otherwise; `load` requires it
-            to match; `reinitialise` sets it to zero.
+        head: `auto` loads the head. It sets it to zero if the file has none, or one with another number of classes;
+            any other difference is an error. `load` requires it to match; `reinitialise` sets it to zero.
 
     Returns:
         A `LoadReport`, which is also logged to `keras_vit` at level INFO.

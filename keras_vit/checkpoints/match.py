@@ -136,8 +136,9 @@ def make_plan(model, description, resize="auto", head="auto"):
     if head != "auto" and not of_head:
         raise ValueError(f"head={head!r} is for a model with a head; {config.name} has include_top=False")
     is_dropped = bool(description.pre_logits) and not any(source.path.startswith("pre_logits/") for source in sources)
-    does_not_fit = is_dropped or any(source.problem for source in of_head)
-    is_fresh = head == "reinitialise" or (head == "auto" and does_not_fit)
+    widths = {getattr(config, "hidden_dim", None), *(x.variable.shape[0] for x in of_head if x.path == "head/kernel")}
+    is_other = is_dropped or description.has_other_head(config.field("classes"), widths - {None})
+    is_fresh = head == "reinitialise" or (head == "auto" and is_other)
     fresh = {source.path: source for source in of_head} if is_fresh else {}
     head_loaded = bool(of_head) and not is_fresh
     loaded = [source for source in sources if source.path not in fresh]

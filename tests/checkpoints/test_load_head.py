@@ -1,8 +1,12 @@
 """load_weights: when a head is loaded, when it starts anew, and what goes with it."""
 
+import re
+
 import numpy as np
 import pytest
+import safetensors.numpy
 from official_files import check_equal, npz, official_arrays
+from slow_rows import slow_after
 
 import keras_vit
 
@@ -43,10 +47,60 @@ def test_a_file_without_head(make_model, weights_of, arrays, tmp_path, refused):
     assert refused(arrays, head="load")[1] == "  - missing head/kernel (for head/kernel)"
 
 
-def test_half_a_head_is_no_head(make_model, arrays, tmp_path):
-    del arrays["head/bias"]
-    report = keras_vit.load_weights(make_model(), npz(tmp_path / "a.npz", arrays))
-    assert (report.reinitialised, report.missing) == (("head/kernel", "head/bias"), ("head/bias",))
+# kind of a model, layout of its file
+_FILES = [("vit", "official"), ("distilled", "huggingface"), ("bit", "official"), ("swin", "timm"), ("vit", "timm")]
+_FILES += [("vit", "huggingface"), ("distilled", "timm"), ("swin", "microsoft"), ("swin", "huggingface")]
+
+
+def _damaged(arrays):
+    """Yield what may be wrong with a trained head, and the arrays."""
+    names = [name for name in arrays if re.search("head|classifier", name)]
+    kernel, bias = (next(name for name in names if (arrays[name].ndim > 1) == is_kernel) for is_kernel in (True, False))
+    axes = (0, 1, 3, 2) if arrays[kernel].ndim == 4 else (1, 0)
+    yield "no bias", {name: array for name, array in arrays.items() if name != bias}
+    yield "no kernel", {name: array for name, array in arrays.items() if name != kernel}
+    yield "long bias", {**arrays, bias: np.zeros(5, "float32")}
+    yield "transposed", {**arrays, kernel: np.ascontiguousarray(arrays[kernel].transpose(axes))}
+    yield "int8", {**arrays, kernel: arrays[kernel].astype("int8")}
+    dist = [name for name in names if re.search("head_dist|distillation", name)]
+    if dist:
+        yield "no second head", {name: array for name, array in arrays.items() if name not in dist}
+        yield "no first head", {name: array for name, array in arrays.items() if name in dist or name not in names}
+        short = {name: arrays[name][:2] for name in dist}
+        yield "second head of other classes", {**arrays, **short}
+
+
+@pytest.mark.parametrize(("kind", "layout"), slow_after(3, _FILES))
+def test_a_trained_head_is_loaded_or_refused(make_kind, in_zoo, weights_of, tmp_path, kind, layout):
+    """In every way of loading; a file with another number of classes has a new head if the user asks for one."""
+    path = tmp_path / ("a.npz" if layout == "official" else "a.safetensors")
+    create, source = in_zoo(kind), make_kind(kind, 1)
+    keras_vit.save_weights(source, path, layout)
+    arrays = dict(np.load(path)) if layout == "official" else safetensors.numpy.load_file(path)
+    arguments = {"num_heads": 2} if kind in ("vit", "distilled") else {}
+    ways = [lambda: keras_vit.load_weights(make_kind(kind), path)]
+    if kind != "bit":  # the others build every BiT
+        ways += [lambda: create(path), lambda: keras_vit.load(path, **arguments)]
+        check_equal(weights_of(keras_vit.load(path, **arguments)), weights_of(source))
+    check_equal(weights_of(create(path)), weights_of(source))
+    fewer = create(path, classes=2)
+    assert fewer.config.classes == 2 and not fewer.get_layer("head").kernel.numpy().any()
+    for damage, changed in _damaged(arrays):
+        np.savez(path, **changed) if layout == "official" else safetensors.numpy.save_file(changed, path)
+        for number, way in enumerate(ways):
+            if damage == "no bias" and number == 2 and "num_heads" in arguments:
+                continue  # a model whose head has no bias
+            with pytest.raises(ValueError, match="head|classifier|arrays fit none"):
+                way()
+                pytest.fail(f"{damage}, way {number}")
+
+
+def test_create_model_builds_the_head_of_the_file(make_model, in_zoo, tmp_path, caplog):
+    source = make_model(seed=1, classes=5)
+    keras_vit.save_weights(source, tmp_path / "a.npz")
+    model = keras_vit.create_model("tiny", weights=tmp_path / "a.npz", image_size=16) if in_zoo("vit") else None
+    np.testing.assert_array_equal(model.get_layer("head").kernel, source.get_layer("head").kernel)
+    assert "built with classes=5, as the file states" in caplog.text
 
 
 def test_a_model_without_head(make_model, weights_of, arrays, tmp_path):
