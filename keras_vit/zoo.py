@@ -10,16 +10,14 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-import keras
-
 from keras_vit import checks
 from keras_vit.checkpoints.architecture import shown_fields
 from keras_vit.checkpoints.description import describe
 from keras_vit.checkpoints.foreign_names import find_foreign, foreign_names
 from keras_vit.checkpoints.hub import PREFIX
-from keras_vit.checkpoints.load import read_ahead
+from keras_vit.checkpoints.load import load_weights, load_whole, note_on, read_ahead
 from keras_vit.checkpoints.locate import fetch, locate
-from keras_vit.checkpoints.match import WeightsMismatch, make_plan
+from keras_vit.checkpoints.match import RESIZE_CHOICES, WeightsMismatch, make_plan
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import BEST, aliases_of, list_releases
 from keras_vit.checkpoints.releases.release import label_set
@@ -29,7 +27,7 @@ from keras_vit.config.base import NESTED, flattened
 from keras_vit.identify import candidates, identify, own_size
 from keras_vit.logs import LOGGER
 from keras_vit.models import MODELS, build_model
-from keras_vit.models.base import ImageModel, check_model
+from keras_vit.models.base import ImageModel
 from keras_vit.models.derived import or_for_any_size
 from keras_vit.typing import Pair, PathLike, Size
 from keras_vit.variants import DESIGN, FAMILIES, VARIANTS
@@ -209,13 +207,13 @@ def load(
             different outputs (the message lists them), or the file does not determine a field (the message names the
             argument to pass).
     """
+    checks.check_choice("resize", resize, RESIZE_CHOICES)
     foreign = find_foreign(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else None
     if foreign is not None and not os.path.exists(source):
         variant, source = variant or foreign.variant, foreign.weights
         arguments = {**foreign.arguments, **arguments}
         image_size = foreign.image_size if image_size == "auto" else image_size
-    if isinstance(image_size, str):
-        checks.check_choice("image_size", image_size, _SIZES)
+    if isinstance(image_size, str) and checks.check_choice("image_size", image_size, _SIZES):
         image_size = None  # the file's own
     if isinstance(source, str) and not (os.path.exists(source) or source.startswith(PREFIX) or "." in source):
         raise FileNotFoundError(
@@ -225,10 +223,8 @@ def load(
     path = fetch(locate(source, "", image_size))
     about: dict[str, Any] = {"preprocessing": preprocessing, "labels": labels, "name": name}
     if str(path).endswith(".keras"):
-        for argument, value in {"variant": variant, "image_size": image_size, **about, **arguments}.items():
-            if value is not None:
-                raise ValueError(f"{str(path)!r} states its whole model, so {argument} must be None; got {value!r}")
-        return check_model(keras.saving.load_model(path))
+        chosen = None if resize == "auto" else resize
+        return load_whole(path, {"variant": variant, "image_size": image_size, "resize": chosen, **about, **arguments})
     description = describe(open_checkpoint(path))
     if variant is not None and variant not in FAMILIES:
         variant = variant_name("variant", variant)
@@ -236,7 +232,10 @@ def load(
         fitting = [variant] if variant else _fitting_variants(description, image_size)
         if not fitting:
             raise ValueError(f"{str(path)!r} must hold the weights of a variant in list_models(); its arrays fit none")
-        return create_model(fitting[0], weights=path, image_size=image_size or "file", **about, **arguments)
+        model = create_model(fitting[0], weights=path, image_size=image_size or "file", **about, **arguments)
+        if resize != "auto":
+            load_weights(model, path, resize=resize)
+        return model
     _check_arguments("load", arguments, ViTConfig.__dataclass_fields__, ViTConfig)
     config, usual, notes = identify(description, variant, flattened({"image_size": image_size, **arguments}))
     about["preprocessing"] = preprocessing or _fitting(config, description.preprocessing, usual and usual.preprocessing)
@@ -257,7 +256,7 @@ def _loaded(config, description, notes, about, resize="auto", labels=(None, ()))
     model, pending = build_deferred(lambda: build_model(config, **about))
     plan = make_plan(model, description, resize)
     initialise(pending, read_ahead(plan.values, [id(variable) for variable in pending if id(variable) in plan.values]))
-    plan.note_on(model)
+    note_on(plan, model)
     if about["labels"] is None and plan.head_loaded:
         model.labels, assumption = labels
         notes += assumption

@@ -138,6 +138,8 @@ class Description(Stated):
             if config.embedding.position_grid and self.names is not None:
                 buffers = self.buffers(config.embedding.kernel_size is not None)
                 changes |= {name: value for name, value in buffers.items() if name not in given}
+            if "embedding.resize" in self.stated and not (given.keys() & {"embedding", "embedding.resize"}):
+                changes["embedding.resize"] = self.stated["embedding.resize"]
             if config.stem is not None:
                 stated = {**self.usual, **self.stated}.items()
                 changes |= {name: value for name, value in stated if name.startswith("stem.")}

@@ -7,18 +7,21 @@ import itertools
 import math
 import warnings
 
+import keras
+
 from keras_vit import checks
 from keras_vit.checkpoints.description import describe
 from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.match import RESIZE_CHOICES, LoadReport, make_plan
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.logs import LOGGER
-from keras_vit.models.base import ImageModel
-from keras_vit.models.layer_states import lora_layers
+from keras_vit.models.base import ImageModel, check_model
+from keras_vit.models.layer_states import keep_resize, lora_layers
 from keras_vit.progress import progress
 from keras_vit.typing import PathLike
 
 _THREADS = 2  # checksum and copy run without Python's lock; more threads would wait for memory
+_SEVERAL_PROTOCOLS = ("timm", "huggingface")  # weights with these names were trained with various means and stds
 HEAD_CHOICES = ("auto", "load", "reinitialise")
 
 
@@ -43,8 +46,8 @@ def load_weights(
         layout: naming scheme of the arrays: `auto`, `official` (vit_jax, big_vision, BiT), `timm`, `huggingface`,
             `microsoft` (Swin), `original` (the authors of other families) or `keras`.
         resize: resize method of position embeddings, see `resize_position_embedding`; or `authors`, `timm` or
-            `huggingface` for the method of that code. `auto` uses the authors' for published families and for the
-            tables of 2-D offsets, otherwise that of the file's layout.
+            `huggingface` for the method of that code. The model keeps such a method. `auto` uses the authors' for
+            published families and for the tables of 2-D offsets, otherwise that of the file's layout.
         head: `auto` loads the head. It sets it to zero if the file has none, or one with another number of classes;
             any other difference is an error. `load` requires it to match; `reinitialise` sets it to zero.
 
@@ -71,11 +74,49 @@ def load_weights(
     values = read_ahead(plan.values, [id(variable) for variable in variables])
     for variable in variables:
         variable.assign(values[id(variable)]())
-    plan.note_on(model)
+    note_on(plan, model)
     for text in plan.warnings:
         warnings.warn(text, stacklevel=2)
     LOGGER.info(plan.report)
     return plan.report
+
+
+def note_on(plan, model):
+    """Record the source of the weights on a model, and what the user chose, or the file states, if the model has none.
+
+    Args:
+        plan: the `Plan` that was carried out.
+        model: its model.
+    """
+    model.weights_source = f"{plan.description.checkpoint.path.name} ({plan.description.layout} names)"
+    model.weights_path = plan.description.checkpoint.path
+    model.names_prefix, model.table_method = plan.description.prefix, plan.resize
+    if plan.kept is not None:
+        keep_resize(model, plan.kept)
+    if not plan.head_loaded or model.preprocessing_source != "default":
+        return
+    stated = plan.description.preprocessing
+    if stated is not None and model.preprocessing.channels in (1, stated.channels):
+        stated = stated.grey() if model.preprocessing.channels == 1 else stated
+        model.preprocessing = stated.at(model.config.image_size or stated.image_size)
+    elif plan.description.layout in _SEVERAL_PROTOCOLS:
+        model.assume_preprocessing()
+
+
+def load_whole(path, given):
+    """Return the model of a `.keras` file.
+
+    Args:
+        path: path of the file.
+        given: dict of the arguments that the user gave; None stands for no value.
+
+    Raises:
+        ValueError: if the user gave a value, because the file states the whole model.
+    """
+    for argument, value in given.items():
+        if value is not None:
+            raise ValueError(f"{str(path)!r} states its whole model, so {argument} must be None; got {value!r}")
+    return check_model(keras.saving.load_model(path))
 
 
 def read_ahead(reads, order):

@@ -30,7 +30,6 @@ RESIZE_CHOICES = ("auto", "authors", "timm", "huggingface", *RESIZE_METHODS)
 
 _HEADS = ("head", "head_dist")  # a distilled model has both
 _NEW_HEAD = " (head='reinitialise' loads the rest)"
-_SEVERAL_PROTOCOLS = ("timm", "huggingface")  # weights with these names were trained with various means and stds
 _SHOWN = 6  # maximum number of names in one line of a report
 _POSITION_TABLE = re.compile(r"^position_embs(_\d+)?/embedding$")
 _KERAS_RESIZE = {"swin": "bicubic"}  # other families resize as the official ViT code does
@@ -85,6 +84,7 @@ class Plan:
         head_loaded: whether the head comes from the file.
         warnings: differences to report for a model that already exists.
         resize: method that resizes the position tables of the file to another grid; None if it has none.
+        kept: config of the model with the resize method that the user chose; None if the user chose none.
     """
 
     values: dict
@@ -93,20 +93,7 @@ class Plan:
     head_loaded: bool
     warnings: tuple
     resize: str | None
-
-    def note_on(self, model):
-        """Record the source of the weights on the model, and the file's preprocessing if the model has none."""
-        model.weights_source = f"{self.description.checkpoint.path.name} ({self.description.layout} names)"
-        model.weights_path = self.description.checkpoint.path
-        model.names_prefix, model.table_method = self.description.prefix, self.resize
-        if not self.head_loaded or model.preprocessing_source != "default":
-            return
-        stated = self.description.preprocessing
-        if stated is not None and model.preprocessing.channels in (1, stated.channels):
-            stated = stated.grey() if model.preprocessing.channels == 1 else stated
-            model.preprocessing = stated.at(model.config.image_size or stated.image_size)
-        elif self.description.layout in _SEVERAL_PROTOCOLS:
-            model.assume_preprocessing()
+    kept: ViTConfig | None
 
 
 class WeightsMismatch(ValueError):
@@ -125,6 +112,8 @@ def make_plan(model, description, resize="auto", head="auto"):
             architecture.
     """
     config, checkpoint = model.config, description.checkpoint
+    if resize == "auto" and "embedding.resize" in description.stated:
+        resize = "authors"
     file = _File(description.names, description.entries, checkpoint.path, config, resize, description.grid_size)
     different, unusual = (differences(values, config) for values in (description.stated, description.usual))
     assumed, owned = unseen(config.to_dict()), owned_variables(model)
@@ -168,7 +157,7 @@ def make_plan(model, description, resize="auto", head="auto"):
     notes += note_on_size(config)
     if is_dropped:
         notes.append("pre_logits and its head are dropped, as in the paper's fine-tuning")
-    known = (*description.stated, *description.shown)
+    known = (*description.stated, *description.shown, *RESIZED)
     report = LoadReport(
         used=tuple(name for name in checkpoint.entries if name in used),
         resized=tuple(source.resized for source in loaded if source.resized),
@@ -184,7 +173,9 @@ def make_plan(model, description, resize="auto", head="auto"):
     values |= {id(x.variable): functools.partial(np.zeros, x.variable.shape, "float32") for x in fresh.values()}
     close = tuple(f"{checkpoint.path}: {difference}" for difference in told if difference.is_close)
     method = next((file.method(o.layer) for o in owned if id(o.variable) in tables), None)
-    return Plan(values, report, description, head_loaded, close, method)
+    chosen = next((file.method(o.layer) for o in owned if resize != "auto" and hasattr(o.layer, "resize")), None)
+    kept = None if chosen is None else config.replace(**{"embedding.resize": chosen})
+    return Plan(values, report, description, head_loaded, close, method, kept)
 
 
 def plan_equal(model, config, path, layout, entries):

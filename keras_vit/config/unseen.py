@@ -13,7 +13,7 @@ KEY = "keras_vit"  # in the metadata of .safetensors, the comment of .npz and th
 _STEM = ("stem.style", "stem.gn_epsilon", "stem.std_epsilon")
 CLOSE = ("gelu", "epsilon", "gn_epsilon", "std_epsilon", "max_pool_padding", *_STEM)
 # Another value of these fields is handled by resizing tables, which the report lists.
-RESIZED = ("window_size", "embedding.pad")
+RESIZED = ("window_size", "embedding.pad", "embedding.resize")
 # Fields that may differ if the head is new.
 OF_THE_HEAD = ("pooling", "norm_position", "class_token")
 

@@ -67,8 +67,8 @@ def resize(
         image_size: (height, width) in pixels or one integer; None takes images of any size, and `native` sequences of
             patches. Both need a `VisionTransformer` without a stem. `native` needs global attention; None also allows
             attention in windows.
-        method: resize method, see `resize_position_embedding`; `auto` is the method of the family's authors, such as
-            `bicubic` for Swin and SigLIP, and `align_corners` for models without a family.
+        method: resize method, see `resize_position_embedding`, which the copy keeps; `auto` is the one that the model
+            keeps or else that of its authors, as `bicubic` for SigLIP, and `align_corners` without a family.
         pad: whether images whose sides the patch size does not divide are padded with zeros at the bottom and at the
             right; otherwise see `whole_patches` of `EmbeddingConfig`.
         images_per_sequence: with `native`, the number of images that a sequence may hold. The outputs are (batch,
@@ -101,7 +101,7 @@ def resize(
         is_kept = is_open or config.embedding.square_positions or config.embedding.kernel_size
         changes["embedding.position_grid"] = config.table_grid if is_kept else None
         changes["embedding.images_per_sequence"] = images_per_sequence if is_native else None
-        if is_open and method != "auto":
+        if method != "auto":
             changes["embedding.resize"] = method
     if is_native:  # patches are cut, and resized, before they reach the model
         changes["embedding.kernel_size"] = None

@@ -108,6 +108,20 @@ def lora_layers(model):
     return [layer for layer in sublayers(model) if has_lora(layer)]
 
 
+def keep_resize(model, config):
+    """Give the position layers of a model the `embedding.resize` of another config, which becomes the model's.
+
+    Args:
+        model: a model of this package.
+        config: its config, with another method of resizing position tables.
+    """
+    model._config = config
+    for layer in sublayers(model):
+        if hasattr(layer, "resize_from") and hasattr(layer, "resize"):
+            layer.resize = config.embedding.resize
+    model.train_function = model.test_function = model.predict_function = None  # they hold the old method
+
+
 def restart_lora(model):
     """Start LoRA anew: Keras sets both matrices to zero when it loads a merged kernel, and zeros would never change."""
     for layer in lora_layers(model):

@@ -15,6 +15,7 @@ from official_files import TABLE, npz, official_arrays
 import keras_vit
 from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.config.unseen import KEY
+from keras_vit.layers.position_grid import resize_position_embedding
 from keras_vit.variants import VARIANTS
 
 to_numpy = keras.ops.convert_to_numpy
@@ -222,3 +223,56 @@ def test_padded_patches_come_back(make_model, tmp_path):
         loaded = keras_vit.load(tmp_path / name)
         assert loaded.config.image_size == (18, 18) and loaded.config.embedding.pad
         np.testing.assert_array_equal(to_numpy(loaded(images)), to_numpy(source(images)))
+
+
+def test_a_model_keeps_the_method_that_it_was_given(make_model, tmp_path):
+    """Wherever it is resized, in whichever order; a SigLIP's own method is bicubic without antialiasing."""
+    size, siglip = (
+        (24, 12),
+        {"pooling": "map", "include_top": False, "embedding": {"resize": "bicubic"}, "gelu": "tanh"},
+    )
+    source, again = make_model(seed=1, **siglip), {"variant": "siglip", "num_heads": 2}
+    keras_vit.save_weights(source, tmp_path / "a.npz")
+    given = keras_vit.load(tmp_path / "a.npz", resize="timm", **again)
+    given.save(tmp_path / "a.keras")
+    given.save_weights(tmp_path / "a.weights.h5")
+    for layout, name in (("timm", "b.safetensors"), ("official", "b.npz")):
+        keras_vit.save_weights(given, tmp_path / name, layout)
+    loaded, every = make_model(seed=2, **siglip), keras_vit.resize(make_model(seed=2, **siglip), None)
+    images = np.random.default_rng(0).normal(size=(2, *size, 3)).astype("float32")
+    for model in (loaded, every):
+        keras_vit.load_weights(model, tmp_path / "a.npz", resize="timm")
+    found = {
+        "load, then resize": keras_vit.resize(given, size),
+        "and back": keras_vit.resize(keras_vit.resize(source, 16, "bicubic_antialias"), size),
+        ".keras": keras_vit.resize(keras_vit.load(tmp_path / "a.keras"), size),
+        "load_weights, then resize": keras_vit.resize(loaded, size),
+        **{name: keras_vit.load(tmp_path / name, image_size=size, **again) for name in ("b.safetensors", "b.npz")},
+    }
+    table = resize_position_embedding(table_of(source), (4, 4), (6, 3), 0, "bicubic_antialias")
+    for way, model in found.items():
+        assert model.config.embedding.resize == "bicubic_antialias", way
+        np.testing.assert_allclose(table_of(model), table, atol=1e-6, err_msg=way)
+    expected = found["b.npz"].predict(images, verbose=0)
+    for model in (every, keras_vit.resize(given, None), keras_vit.load(tmp_path / "b.npz", image_size=None, **again)):
+        np.testing.assert_allclose(model.predict(images, verbose=0), expected, atol=2e-6)
+    assert (
+        keras_vit.load(tmp_path / "b.npz", image_size="native", **again).config.embedding.resize == "bicubic_antialias"
+    )
+    assert keras_vit.resize(source, size).config.embedding.resize == "bicubic"
+    report = keras_vit.load_weights(make_model(**siglip), tmp_path / "a.weights.h5")
+    assert report.notes == ("the file states embedding.resize='bicubic_antialias'; the model has 'bicubic'",)
+    parts = {"position_grid": 4, "resize": "bilinear"}
+    naflex = make_model(position_embedding="factorized", pooling="gap", num_registers=1, embedding=parts)
+    keras_vit.save_weights(naflex, tmp_path / "c.safetensors", "timm")
+    naflex = keras_vit.load(tmp_path / "c.safetensors", resize="bilinear_antialias", image_size=size, num_heads=2)
+    assert naflex.get_layer("position_embs").resize_method == naflex.config.embedding.resize == "bilinear_antialias"
+    for call, message in (
+        (
+            lambda: keras_vit.load(tmp_path / "a.npz", resize="bicubci"),
+            "resize must be one of .*did you mean 'bicubic'",
+        ),
+        (lambda: keras_vit.load(tmp_path / "a.keras", resize="timm"), "states its whole model.*got 'timm'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
