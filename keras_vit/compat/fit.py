@@ -5,16 +5,15 @@ This file checks arguments and makes it possible to start inside an epoch. Keep 
 tests/compat/test_optimizers.py shows that `keras.Model` trains correctly on several replicas.
 """
 
-import contextlib
 import contextvars
 import inspect
-import re
 from typing import Any
 
 import keras
 
 from keras_vit import checks
 from keras_vit.compat.jax_fit import JaxFit
+from keras_vit.compat.labels import check_labels, label_rules, labels_in_words
 from keras_vit.compat.parts import BackendFit, check_parts
 from keras_vit.compat.private_names import check_installed
 from keras_vit.compat.tensorflow_fit import TensorFlowFit
@@ -29,7 +28,6 @@ _STEPS_OF = {
     "predict": {"x": ("steps", "predict_function")},
 }
 _trained: Any = contextvars.ContextVar("trained", default=None)  # the model of the train_step that runs in this thread
-_OUTSIDE = re.compile(r"label value of (-?\d+) which is outside the valid range of \[0, (\d+)\)")
 _ENDLESS = -1  # tf.data.INFINITE_CARDINALITY
 # class -> attributes that change during training: a number, a list of arrays, or None
 CALLBACK_STATE = {
@@ -172,25 +170,31 @@ class DistributedFit(_OwnFit):
             if arguments.get(name) is not None:
                 if steps is None:
                     _check_end(method, name, counted_by, arguments[name])
-                arguments[name] = self._looked_at(method, self._shared_out(arguments[name], function))
+                if function != "predict_function":
+                    data = arguments[name] if name == "validation_data" else (None, arguments.get("y"))
+                    check_labels(label_rules(self), data[1] if isinstance(data, (tuple, list)) else None)
+                self._looks.pop(function, None)
+                self._look_at(method, arguments[name], function)
+                arguments[name] = self._shared_out(arguments[name], function)
         return arguments
 
-    def _looked_at(self, method, data):
-        """Return `data`, images or a tuple that starts with them; a subclass may inspect its first batch."""
-        return data
+    def _look_at(self, method, data, function):
+        """Inspect data, images or a tuple that starts with them, now or in `_looks[function]`; for a subclass."""
 
 
 def _check_end(method, name, counted_by, data):
     """Raise an error for infinite data without a number of steps; Keras would never finish."""
     cardinality = getattr(data, "cardinality", None)  # a method in tf.data, a number in tf.distribute
     cardinality = cardinality() if callable(cardinality) else cardinality
+    if isinstance(data, keras.utils.PyDataset) and data.num_batches is None:
+        cardinality = _ENDLESS
     if cardinality is None or int(cardinality) != _ENDLESS:
         return
     steps = getattr(data, "steps_per_epoch", None)
     known = "the number of images divided by the batch size" if steps is None else f"{steps} steps are one pass"
     raise ValueError(
-        f"{counted_by} must be given to {method}, as {name} is an infinite dataset (tf.data.INFINITE_CARDINALITY); "
-        f"got {counted_by}=None ({known})"
+        f"{counted_by} must be given to {method}, as {name} is infinite (a cardinality of -1 or num_batches=None); got "
+        f"{counted_by}=None ({known})"
     )
 
 
@@ -220,20 +224,6 @@ def _train_nothing_once(model):
         return logs if len(arguments) == 1 else (logs, arguments[0])  # TensorFlow: iterator; JAX: state, iterator
 
     model.train_function = train_nothing
-
-
-@contextlib.contextmanager
-def labels_in_words():
-    """Context that raises a short `ValueError` if a label is not a class; other errors pass unchanged."""
-    try:
-        yield
-    except Exception as error:
-        found = _OUTSIDE.search(str(error))
-        if found is None:
-            raise
-        label, classes = map(int, found.groups())
-        numbers = f"from 0 to {classes - 1}, as the model has {classes} classes" if classes > 1 else "0, the only class"
-        raise ValueError(f"labels must be {numbers}; a batch has {label}") from None
 
 
 def uncount_batch(callback):

@@ -11,6 +11,7 @@ import itertools
 import keras
 import numpy as np
 
+from keras_vit.compat.labels import check_labels, label_rules
 from keras_vit.compat.parts import BackendFit, add, count_parts, first_tensor, loss_weight, share, take_part
 
 # length of the state that a loop takes out of the model -> its parts; the loops are predict, evaluate and fit
@@ -95,12 +96,17 @@ class JaxFit(BackendFit):
         function, steps = getattr(self, name), self.steps_per_execution
         # Keras >= 3.16 joins the batches of an execution into one.
         calls = steps if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 16) else 1
+        rules = [] if name == "predict_function" else label_rules(self)
 
         def run(state, iterator):
             found = []
             try:
                 for batch in itertools.islice(iterator, calls):
-                    outputs, state = function(state, iter((self._real_rows(name, batch),)))
+                    batch = self._real_rows(name, batch)
+                    check_labels(rules, keras.utils.unpack_x_y_sample_weight(batch)[1])
+                    if name in self._looks:
+                        self._looks.pop(name)(_of_process(self._images_in(batch)))
+                    outputs, state = function(state, iter((batch,)))
                     found.append(outputs)
             except BaseException:
                 if _is_there(state):
@@ -224,6 +230,11 @@ def _after(gradients, data):
 
 def _take(batch, rows):
     return keras.tree.map_structure(lambda tensor: tensor[rows], batch)
+
+
+def _of_process(array):
+    """Return a part of an array that this process has."""
+    return getattr(array, "addressable_data", lambda index: array)(0)
 
 
 def _is_there(arrays):

@@ -102,6 +102,16 @@ class BackendFit:
     _can_split = False  # whether train_step supports microbatches
     _replicas = 1  # number of replicas that compute separate losses
 
+    @property
+    def _looks(self):
+        """Functions of the first images, to be called once: by `train_function`, `test_function`, `predict_function`.
+
+        They get what `_images_in` returns for the first batch. TensorFlow and JAX call them."""
+        return vars(self).setdefault("_pending_looks", {})  # not through Keras, which tracks dicts
+
+    def _images_in(self, batch):
+        """Return the images of a batch, None if it has none that can be inspected."""
+
     def _portable(self, config):
         """Return the arguments of `compile` from a file, without the settings that suit only the saving machine."""
         return config

@@ -19,9 +19,11 @@ import types
 import keras
 
 from keras_vit.compat.kernels import ONEDNN, written_for
+from keras_vit.compat.labels import assert_labels, check_labels, label_rules
 from keras_vit.compat.parts import BackendFit, add, count_parts, first_tensor, loss_weight, share, take_part
 from keras_vit.compat.tensorflow_optimizers import correct_for_replicas, fuse_updates
 
+LOOKED_AT = 32  # images of a first batch that are inspected
 _GROUPS_PER_STRATEGY = 1000
 _starts = itertools.count(_GROUPS_PER_STRATEGY, _GROUPS_PER_STRATEGY)
 
@@ -114,24 +116,34 @@ class TensorFlowFit(BackendFit):
         if optimizer is not None and not optimizer.built and self.trainable_variables:
             with self.distribute_strategy.scope():  # a step that creates variables would be traced twice
                 optimizer.build(self.trainable_variables)
-        if self._runs_own_function:
-            self.train_function = self._function(self.train_step)
-        else:
-            super().make_train_function(force)
+        self.train_function = self._function("train_function", self.train_step)
 
     def make_test_function(self, force=False):
-        if not self._runs_own_function:
-            super().make_test_function(force)
-        elif force or self.test_function is None:
-            self.test_function = self._function(self.test_step)
+        if force or self.test_function is None:
+            self.test_function = self._function("test_function", self.test_step)
 
-    def _function(self, step_function):
+    def make_predict_function(self, force=False):
+        if self.predict_function is not None and not force:
+            return
+        super().make_predict_function(force=True)
+        function = self.predict_function
+
+        def look_and_predict(data):
+            if "predict_function" in self._looks:
+                self._looks.pop("predict_function")(self._images_in(self._of_replica(0, data[0])))
+            return function(data)
+
+        self.predict_function = look_and_predict
+
+    def _function(self, name, step_function):
         """Return a function of an iterator that runs `steps_per_execution` steps, or the remaining ones."""
         import tensorflow as tf
 
-        separate_replica_seeds(self)
-        strategy = self.distribute_strategy
+        if self._has_strategy:
+            separate_replica_seeds(self)
+        strategy, rules = self.distribute_strategy, label_rules(self)
         compiled = (lambda function, **_: function) if self.run_eagerly else tf.function
+        none, one, some = map(tf.constant, (0, 1, LOOKED_AT))
 
         @tf.autograph.experimental.do_not_convert
         def run(data):
@@ -143,32 +155,53 @@ class TensorFlowFit(BackendFit):
 
         def step(data):  # a missing target or weight is an Optional
             is_missing = lambda x: isinstance(x, tf.experimental.Optional)  # noqa: E731
-            return run(keras.tree.map_structure(lambda x: None if is_missing(x) else x, data))
+            data = keras.tree.map_structure(lambda x: None if is_missing(x) else x, data)
+            checks = []
+            for replica in range(len(strategy.experimental_local_results(first_tensor(data))) if rules else 0):
+                y = keras.utils.unpack_x_y_sample_weight(self._of_replica(replica, data))[1]
+                checks += (check_labels if tf.executing_eagerly() else assert_labels)(rules, y) or []
+            with tf.control_dependencies(checks):
+                return run(data)
 
         @tf.autograph.experimental.do_not_convert
-        def steps(iterator, count):
-            logs = step(iterator.get_next())
+        def steps(iterator, count, rows):
+            data = iterator.get_next()
+            images = self._images_in(self._of_replica(0, data))
+            logs = step(data)
             if self.steps_per_execution > 1:
                 logs = _repeat(step, iterator, count - 1, logs)
-            return self._results(logs)
+            return self._results(logs), None if images is None else images[:rows]
 
         steps = compiled(steps, reduce_retracing=True)
 
         def function(data):
+            look, seen, logs = self._looks.pop(name, None), None, None
             count = data.take(self.steps_per_execution) if isinstance(data, _Counted) else None
-            if count:
-                return steps(data.iterator, tf.constant(count))
-            logs = None
-            for batch in itertools.islice(data, self.steps_per_execution):
-                logs = step(batch)
-            if logs is None:
-                raise StopIteration
-            return self._results(logs)
+            if count or isinstance(data, tf.data.Iterator):
+                iterator, count = (data.iterator, tf.constant(count)) if count else (data, one)
+                logs, seen = steps(iterator, count, some if look else none)
+            else:
+                for batch in itertools.islice(data, self.steps_per_execution):
+                    seen = self._images_in(self._of_replica(0, batch)) if seen is None and look else seen
+                    logs = step(batch)
+                if logs is None:
+                    raise StopIteration
+                logs = self._results(logs)
+            if look and seen is not None:
+                look(seen)
+            return logs
 
         return function
 
+    def _of_replica(self, index, data):
+        """Return the part of a batch that one replica of this process gets."""
+        local = self.distribute_strategy.experimental_local_results
+        return keras.tree.map_structure(lambda x: x if x is None else local(x)[index], data)
+
     def _results(self, logs):
         """Return the metrics of all replicas if a step returned its metrics, else what it returned."""
+        if self._replicas == 1:
+            return logs
         metrics = self.get_metrics_result()
         return metrics if isinstance(logs, dict) and logs.keys() == metrics.keys() else logs
 
@@ -212,7 +245,7 @@ class TensorFlowFit(BackendFit):
         import tensorflow as tf
 
         options = tf.data.experimental.AutoShardPolicy
-        is_plain = isinstance(data, tf.data.Dataset)
+        is_plain = isinstance(data, tf.data.Dataset) and self._has_strategy
         if not is_plain or data.options().experimental_distribute.auto_shard_policy != options.AUTO:
             return data
         by_rows = tf.data.Options()
@@ -353,35 +386,3 @@ def mirrored_strategy(devices=None):
         return tf.distribute.MirroredStrategy(devices)
     finally:
         tf.distribute.MirroredStrategy._collective_key_base = base
-
-
-def with_look(dataset, find, look):
-    """Add an inspection to a dataset: `look` gets the first batch once, when it is read.
-
-    Keras callbacks do not get the data. Taking a batch before `fit` would read files twice, remove it from a stream,
-    and change the shuffling of later epochs.
-
-    Args:
-        dataset: a `tf.data.Dataset`; anything else is returned unchanged.
-        find: function from a batch, or its specification, to the tensor to inspect, or None.
-        look: function of that tensor as a NumPy array. TensorFlow keeps a reference to it until the process ends.
-    """
-    import tensorflow as tf
-
-    if not isinstance(dataset, tf.data.Dataset) or find(dataset.element_spec) is None:
-        return dataset
-    seen = []
-
-    def once(images):
-        if not seen:  # every epoch starts with number 0
-            seen.append(True)
-            look(images)
-
-    @tf.autograph.experimental.do_not_convert
-    def pass_on(number, batch):
-        images = find(batch)
-        done = tf.cond(number == 0, lambda: tf.group(tf.numpy_function(once, [images], [])), tf.no_op)
-        with tf.control_dependencies([done]):
-            return tf.nest.map_structure(lambda part: tf.identity(part) if part is images else part, batch)
-
-    return dataset.enumerate().map(pass_on)

@@ -11,7 +11,7 @@ from keras_vit.compat.inference import inference
 from keras_vit.data import images as readers
 from keras_vit.data.preprocessing import check
 from keras_vit.models.base import ImageModel, described
-from keras_vit.models.training_warnings import looked_at
+from keras_vit.models.training_warnings import look_at
 from keras_vit.progress import progress
 
 _BATCH_SIZE = 32
@@ -114,7 +114,9 @@ def run_batches(forward, model, method, what, batches, steps=None, verbose=False
 
 def _outputs(forward, model, method, what, batches):
     for step, (inputs, labels) in enumerate(batches, start=1):
-        outputs = forward(looked_at(model, method, inputs) if method and step == 1 else inputs).astype(np.float32)
+        if method and step == 1:
+            look_at(model, method, inputs, {}, None)
+        outputs = forward(inputs).astype(np.float32)
         if not np.isfinite(outputs).all():
             raise ValueError(
                 f"model must return finite {what}; {model.name} returns NaN or infinity for some images: its weights "

@@ -43,10 +43,15 @@ class Model(DistributedFit, keras.Model):
 
     labels: Any = None  # class names, one per logit
 
-    def _looked_at(self, method, data):
-        from keras_vit.models.training_warnings import looked_at  # that module imports this one
+    def _look_at(self, method, data, function):
+        from keras_vit.models.training_warnings import look_at  # that module imports this one
 
-        return looked_at(self, method, data)
+        look_at(self, method, data, self._looks, function)
+
+    def _images_in(self, batch):
+        from keras_vit.models.training_warnings import images_in  # that module imports this one
+
+        return images_in(self, batch) if getattr(self, "inputs", None) else None
 
     def _fit_inside(self, arguments, steps_done):
         from keras_vit.models.encoders import count_classes  # that module imports this one

@@ -1,14 +1,14 @@
 """Warnings about faults that give wrong results without an error: the range of the images, and the loss."""
 
+import contextlib
 import functools
-import itertools
-import types
 import warnings
+import weakref
 
 import keras
 import numpy as np
 
-from keras_vit.compat.tensorflow_fit import with_look
+from keras_vit.compat.tensorflow_fit import LOOKED_AT
 from keras_vit.models.base import ADVICE
 from keras_vit.models.encoders import images_of
 
@@ -16,36 +16,36 @@ _CERTAIN = 4.0  # times the largest prepared value; no augmentation goes this fa
 _BETWEEN_CLASSES = ("categoricalcrossentropy", "sparsecategoricalcrossentropy")  # losses, see `_kind`
 
 
-def looked_at(model, method, data):
-    """Check the first batch of the data for a method of `keras.Model`; return the data to pass on.
+def look_at(model, method, data, looks, function):
+    """Check the first images that a method of `keras.Model` gets: those of arrays now, others with their first batch.
 
-    No batch is lost. The check reads the first 32 images of arrays, the first batch of a `tf.data.Dataset` when it is
-    read, the first batch of a generator, and item 0 of a `keras.utils.PyDataset`, which is read a second time. Other
-    data, such as a `torch.utils.data.DataLoader`, is not checked.
+    Each iterable of batches is checked once for each model. No batch is read for it.
 
     Args:
         model: a Keras model.
         method: name of the method, for the message.
         data: arrays, a tuple of images and labels, or an iterable of batches of images or of (images, labels).
+        looks: dict; a function of the first images of an iterable is added to it.
+        function: key of that function.
     """
     preprocessing = images_of(model)
     if preprocessing is None or data is None:
-        return data
-    shape, subject = tuple(model.inputs[0].shape[1:]), f"{method} of {model.name}"
-    if hasattr(data, "element_spec") and hasattr(data, "cardinality"):
-        look = functools.partial(_warn, subject, preprocessing=preprocessing)
-        return with_look(data, lambda batch: _images(_first_part(batch), shape), look)
-    first = data if isinstance(data, tuple) else (data,)
-    if isinstance(data, types.GeneratorType):
-        batches = list(itertools.islice(data, 1))
-        first = batches[0] if batches else ()
-        data = (batch for batch in itertools.chain(batches, data))  # Keras does not accept a chain
-    elif isinstance(data, keras.utils.PyDataset) and len(data):
-        first = data[0]
-    images = _images(_first_part(first), shape)
+        return
+    look = functools.partial(_warn, f"{method} of {model.name}", preprocessing)
+    images = images_in(model, data if isinstance(data, tuple) else (data,))
     if images is not None:
-        _warn(subject, images[:32], preprocessing)
-    return data
+        look(images)
+        return
+    seen = vars(model).setdefault("_seen_data", weakref.WeakSet())  # not through Keras, which tracks sets
+    with contextlib.suppress(TypeError):  # of arrays and of structures of them
+        if data not in seen:
+            seen.add(data)
+            looks[function] = look
+
+
+def images_in(model, batch):
+    """Return the images of a batch, None unless they are one tensor of floats of the shape that the model takes."""
+    return _images(_first_part(batch), tuple(model.inputs[0].shape[1:]))
 
 
 def _first_part(batch):
@@ -61,8 +61,10 @@ def _images(data, shape):
     return leaves[0] if is_float else None
 
 
-def _warn(subject, images, preprocessing):
-    images = np.asarray(keras.ops.convert_to_numpy(images), "float32")
+def _warn(subject, preprocessing, images):
+    if images is None:
+        return
+    images = np.asarray(keras.ops.convert_to_numpy(images[:LOOKED_AT]), "float32")
     images = images[np.isfinite(images)]
     if not images.size:
         return

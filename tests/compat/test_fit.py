@@ -262,7 +262,7 @@ class TestDataWithoutEnd:
         with pytest.raises(ValueError) as raised:
             getattr(model, method)(**arguments, verbose=0)
         assert str(raised.value) == (
-            f"{steps} must be given to {method}, as {data} is an infinite dataset (tf.data.INFINITE_CARDINALITY); "
+            f"{steps} must be given to {method}, as {data} is infinite (a cardinality of -1 or num_batches=None); "
             f"got {steps}=None (22 steps are one pass)"  # 1438 // 64
         )
         assert int(model.optimizer.iterations) == 0

@@ -1,5 +1,6 @@
 """The first images that fit, evaluate and predict get are looked at, and no batch is read twice or lost."""
 
+import functools
 import warnings
 
 import keras
@@ -10,7 +11,6 @@ from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
-from keras_vit.models.training_warnings import looked_at
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
@@ -116,25 +116,64 @@ def test_no_batch_is_read_twice_or_lost():
     model.fit(data, steps_per_epoch=1, shuffle=False, verbose=0)
     model.evaluate(data, steps=1, verbose=0)  # goes on with the same generator
     assert len(given) <= 3
-    endless = iter([0])
-    spec = (tf.TensorSpec((2, 8, 8, 3)), tf.TensorSpec((2,), tf.int32))
-    batches = lambda: (batch for _ in endless for batch in generator(PREPARED, LABELS.astype("int32")))  # noqa: E731
-    once = tf.data.Dataset.from_generator(batches, output_signature=spec)
-    seen = [labels.tolist() for _, labels in looked_at(model, "fit", once).as_numpy_iterator()]
-    assert seen == [[0, 1], [2, 0], [1, 2]]
 
 
-def test_shuffled_data_come_in_the_order_without_it():
-    shuffled = lambda: dataset(PREPARED).unbatch().shuffle(6, seed=3).batch(2)  # noqa: E731
-    plain, looked = shuffled(), looked_at(model_of(), "fit", shuffled())
-    for _ in range(2):
-        for (images, labels), (expected, wanted) in zip(looked, plain, strict=True):
-            np.testing.assert_array_equal(images, expected)
-            np.testing.assert_array_equal(labels, wanted)
-    assert (
-        looked.cardinality() == plain.cardinality()
-        and looked_at(model_of(), "fit", dataset(PREPARED)).cardinality() == 3
-    )
+class Counted(Items):
+    """Without an end if `batches` is None; notes what is read."""
+
+    def __init__(self, images, batches=3):
+        super().__init__(images)
+        self.batches, self.read = batches, []
+
+    @property
+    def num_batches(self):
+        return self.batches
+
+    def __getitem__(self, index):
+        self.read.append(index)
+        return super().__getitem__(index % 3)
+
+
+def test_a_py_dataset_is_read_as_often_as_by_keras():
+    for batches in (3, None):
+        model, data, expected = model_of(), Counted(PREPARED, batches), Counted(PREPARED, batches)
+        plain = keras.Model(model.inputs, model.outputs)
+        plain.compile("sgd", model.loss)
+        for one, given in ((model, data), (plain, expected)):
+            one.fit(given, steps_per_epoch=2, shuffle=False, verbose=0)
+            one.evaluate(given, steps=2, verbose=0)
+            one.predict(given, steps=2, verbose=0)
+        assert data.read == expected.read
+    for method, steps in (("fit", "steps_per_epoch"), ("evaluate", "steps"), ("predict", "steps")):
+        with pytest.raises(ValueError, match=f"{steps} must be given to {method}, as x is infinite"):
+            getattr(model, method)(data, verbose=0)
+
+
+def test_data_reach_keras_as_they_are_and_are_looked_at_once(monkeypatch):
+    reached = []
+    for method in ("fit", "evaluate", "predict"):
+        own = getattr(keras.Model, method)
+        noted = lambda self, x, *rest, own=own, **more: (reached.append(x), own(self, x, *rest, **more))[1]  # noqa: E731
+        monkeypatch.setattr(keras.Model, method, functools.wraps(own)(noted))
+    model, data, items = model_of(), dataset(PIXELS), Counted(PIXELS)
+    for given in (data, items):
+        with pytest.warns(UserWarning, match=WRONG.format("fit")):
+            model.fit(given, shuffle=False, verbose=0)
+        model.evaluate(given, verbose=0)  # a warning is an error
+        model.predict(given, verbose=0)
+    assert reached == [data] * 3 + [items] * 3
+    with pytest.warns(UserWarning, match=WRONG.format("predict")):  # another model
+        model_of().predict(data, verbose=0)
+
+
+@pytest.mark.usefixtures("compiled")
+def test_several_steps_and_replicas_are_looked_at():
+    name = "mirrored" if keras.backend.backend() == "tensorflow" else "data_parallel"
+    with keras_vit.distribution(name, devices=["CPU:0"] if name == "mirrored" else None):
+        model = model_of()
+        model.compile("sgd", model.loss, steps_per_execution=2)
+        with pytest.warns(UserWarning, match=WRONG.format("fit")):
+            model.fit(dataset(PIXELS).repeat(2), shuffle=False, verbose=0)
 
 
 def test_other_functions_that_take_prepared_images_look_at_them():
