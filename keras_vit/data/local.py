@@ -55,7 +55,8 @@ def from_directory(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> Im
             f"path must contain one sub-folder of images per class; there are none in {path} "
             "(keras_vit.data.from_files reads images without classes)"
         )
-    found, ignored = [], [entry.path for entry in top if entry.name.lower().endswith(endings) and entry.is_file()]
+    found: list[list[str]] = []
+    ignored = [entry.path for entry in top if entry.name.lower().endswith(endings) and entry.is_file()]
     for entry in classes:
         found.append([])
         for file in _visible(entry):

@@ -39,9 +39,11 @@ def build_page(model: ImageModel | None = None, weights: str = "as given") -> "g
     page = _page()
     if model is not None:
         from keras_vit.evaluation.outputs import check_classifier, check_preprocessing
+        from keras_vit.models.base import check_model
 
         check_classifier(model)
-        check_preprocessing(model, model.preprocessing)
+        check_model(model)
+        check_preprocessing(model, None)
     return page.build(Offers(model, weights))
 
 

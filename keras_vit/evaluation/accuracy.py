@@ -18,6 +18,7 @@ from keras_vit.evaluation.labelled import check_labels, open_labelled
 from keras_vit.evaluation.real_labels import right_answers
 from keras_vit.files import aligned
 from keras_vit.models.base import ImageModel
+from keras_vit.models.encoders import labels_of, score_activations
 from keras_vit.typing import PathLike
 
 BINS = 15  # as in Table 1 of arXiv 1706.04599
@@ -250,7 +251,7 @@ def evaluate(
     Images are read batch by batch; the result needs 40 bytes of memory per image until it is complete.
 
     Args:
-        model: a classifier of keras_vit.
+        model: as in `predict`.
         data: a folder of class folders, an `ImageSource`, or a batched `tf.data.Dataset` of (model inputs, integer
             labels).
         batch_size: images per batch; ignored for a dataset.
@@ -276,7 +277,8 @@ def evaluate(
     """
     outputs.check_classifier(model)
     checks.check_flag("verbose", verbose)
-    classes, names = model.config.classes, outputs.logit_names(model)
+    model_labels, names = labels_of(model), outputs.logit_names(model)
+    classes = len(names)
     if top is None:
         top = (1, 5) if classes > 5 else (1,)
     top = [checks.check_integer("top", k) for k in (top if isinstance(top, (tuple, list)) else (top,))]
@@ -289,13 +291,13 @@ def evaluate(
     kept, answers, left_out, model_names = None, None, 0, None
     if labels is not None:
         kept, answers, left_out = _with_answers(images.source, labels)
-        logits, matching = match_classes(label_set("imagenet2012"), model.labels, classes)
+        logits, matching = match_classes(label_set("imagenet2012"), model_labels, classes)
         matching += f", images to {os.fspath(labels)} by the numbers in their names"
     elif class_names is None:
         logits, matching = range(classes), "by number, as the labels of a dataset are indices of logits"
     else:
-        logits, matching = match_classes(tuple(class_names), model.labels, classes)
-    if labels is None and model.labels is not None:
+        logits, matching = match_classes(tuple(class_names), model_labels, classes)
+    if labels is None and model_labels is not None:
         model_names = tuple(names[logit] for logit in logits)
     class_names, logits = names if class_names is None else class_names, np.asarray(logits)
     batches, steps = images.batches(kept)
@@ -311,7 +313,7 @@ def evaluate(
     numbers, best, ranks, confidences, of_right = map(np.concatenate, zip(*found, strict=True))
     correct = {k: int((ranks < k).sum()) for k in top}
     of_classes = class_report(class_names, model_names, names, numbers, best, ranks == 0)
-    calibrated = calibration(model.config.score_activation, confidences, ranks == 0, of_right)
+    calibrated = calibration(score_activations(model)[1], confidences, ranks == 0, of_right)
     return Accuracy(len(numbers), correct, matching, left_out, of_classes, calibrated)
 
 

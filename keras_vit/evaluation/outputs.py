@@ -11,6 +11,7 @@ from keras_vit.compat.inference import inference
 from keras_vit.data import images as readers
 from keras_vit.data.preprocessing import check
 from keras_vit.models.base import ImageModel, described
+from keras_vit.models.encoders import count_classes, find_encoders, images_of, labels_of, score_activations
 from keras_vit.models.training_warnings import look_at
 from keras_vit.progress import progress
 
@@ -27,7 +28,8 @@ def predict(
     """Classify images.
 
     Args:
-        model: a classifier of keras_vit; its `preprocessing` and `labels` are used.
+        model: a classifier of keras_vit, or layers after one, such as a new head; its `preprocessing` and `labels` are
+            used, see `keras_vit.Model`.
         images: a path, bytes, a PIL image, an array, or a list of them, as in `keras_vit.preprocess`.
         top: number of classes per image, best first; all classes if the model has fewer.
         value_range: darkest and brightest value of the arrays in `images`, as in `keras_vit.preprocess`.
@@ -46,7 +48,7 @@ def predict(
         UserWarning: if the kernel of the head is all zeros, so that all classes have the same score.
     """
     check_classifier(model)
-    preprocessing = check_preprocessing(model, model.preprocessing)
+    preprocessing = check_preprocessing(model, None)
     checks.check_flag("verbose", verbose)
     listed = readers.as_images(images, value_range)
     starts = range(0, len(listed), _BATCH_SIZE)
@@ -81,7 +83,7 @@ def _best(model, batches, steps, top, forward, method=None, verbose=False):
     checks.check_integer("top", top)
     if has_zero_head(model):
         warnings.warn(
-            f"the head of {model.config.name} has a kernel of zeros and returns the same scores for every image: "
+            f"the head of {model.name} has a kernel of zeros and returns the same scores for every image: "
             "the ImageNet-21k checkpoints of 2020 have such heads, and a new head is zero until it is trained",
             UserWarning,
             stacklevel=3,
@@ -126,10 +128,11 @@ def _outputs(forward, model, method, what, batches):
 
 
 def probabilities(model, outputs):
-    """Return the scores of the outputs (batch, classes), as `config.score_activation` says."""
-    if model.config.classifier_activation is not None:
+    """Return the scores of the outputs (batch, classes), as `score_activations` says."""
+    own, activation = score_activations(model)
+    if own is not None:
         return outputs
-    if model.config.score_activation == "sigmoid":
+    if activation == "sigmoid":
         return 0.5 + 0.5 * np.tanh(0.5 * outputs)  # 1 / (1 + exp(-x)) without overflow
     exponentials = np.exp(outputs - outputs.max(axis=-1, keepdims=True))
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
@@ -137,23 +140,32 @@ def probabilities(model, outputs):
 
 def logit_names(model):
     """Return the labels of a classifier; without labels `"class_0"` and so on."""
-    return [f"class_{n}" for n in range(model.config.classes)] if model.labels is None else model.labels
+    return labels_of(model) or tuple(f"class_{n}" for n in range(model.output_shape[-1]))
 
 
 def has_zero_head(model):
     """Whether the kernels of all heads are zeros, so that all classes have the same score."""
     heads = [layer for layer in model.layers if layer.name in ("head", "head_dist")]
-    return not any(keras.ops.any(keras.ops.not_equal(head.kernel, 0)) for head in heads)
+    return bool(heads) and not any(keras.ops.any(keras.ops.not_equal(head.kernel, 0)) for head in heads)
 
 
 def check_classifier(model):
-    """Raise a `ValueError` unless `model` is a model of this package with one row of class scores per image."""
-    config = getattr(model, "config", None)
-    if config is None or not hasattr(config, "classes"):
-        raise ValueError(
-            "model must be a classifier of keras_vit, such as keras_vit.ViT_B16(...); "
-            f"got {described(model)}, without a config"
-        )
+    """Raise a `ValueError` unless `model` has known images and one row of class scores per image."""
+    if not isinstance(model, ImageModel):
+        if not isinstance(model, keras.Model) or images_of(model) is None:
+            found = type(model).__name__ if find_encoders(model) else described(model)
+            raise ValueError(
+                "model must be a classifier of keras_vit, such as keras_vit.ViT_B16(...), or have layers after one; "
+                f"got {found}, without a config (if its images are prepared as those of a model inside, "
+                "set its preprocessing: model.preprocessing = encoder.preprocessing)"
+            )
+        if count_classes(model) is None or len(model.output_shape) != 2:
+            raise ValueError(
+                f"model must be functional and have one output, one score per class and image; {model.name} returns "
+                f"{getattr(model, 'output_shape', 'an unknown shape')}"
+            )
+        return
+    config = model.config
     if not config.include_top or len(model.output_shape) != 2:
         raise ValueError(
             f"model must have a head with one score per class and image, shape (None, {config.classes}), as with "
@@ -170,10 +182,12 @@ def check_preprocessing(model, preprocessing):
         ValueError: if there is none, if its images do not fit, or if both it and the model standardise the images, or
             neither does.
     """
-    own = getattr(model, "preprocessing", None)
+    own = images_of(model)
     preprocessing = own if preprocessing is None else preprocessing
     if preprocessing is None:
-        raise ValueError(f"preprocessing must be given for a model of another package; {model.name} has none")
+        raise ValueError(
+            f"preprocessing must be given for a model of another package; {model.name} has none (model.preprocessing)"
+        )
     check(preprocessing)
     patch_sizes = preprocessing.patch_size, own and own.patch_size
     if patch_sizes[0] != patch_sizes[1]:

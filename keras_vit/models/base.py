@@ -20,6 +20,7 @@ ADVICE = (
     "prepare them as keras_vit.preprocess does, (x / 255 - mean) / std, or build the model with "
     "include_preprocessing=True, which takes pixel values from 0 to 255"
 )
+_ABOUT = "keras_vit"  # what the config of a `Model` says of its images and classes
 _STANDARDISATION = "preprocessing"  # the layer of a model with include_preprocessing
 
 
@@ -32,9 +33,16 @@ class Model(DistributedFit, keras.Model):
     of the package have this class as a base. Use `keras_vit.Model(inputs, outputs)` for a model of the package with a
     new head or inside a larger model. Clipping, gradient accumulation, weight averages, several steps per execution,
     metrics and dropout are correct under every strategy of tf.distribute, with the stock optimizers. `compile` also
-    takes `microbatches`. `fit` on a pipeline of `keras_vit.data` sets `labels`, the class names, if they are None. A
-    plain `keras.Model` around a model of the package trains as Keras trains it: under several replicas, clipping,
-    gradient accumulation, overwriting with averages and several steps per execution are wrong or fail.
+    takes `microbatches`. A plain `keras.Model` around a model of the package trains as Keras trains it: under several
+    replicas, clipping, gradient accumulation, overwriting with averages and several steps per execution are wrong or
+    fail.
+
+    Attributes:
+        labels: class names, one per output, or None; `fit` on a pipeline of `keras_vit.data` sets them if they are
+            None.
+        preprocessing: `Preprocessing` of the images for `keras_vit.predict`, `evaluate` and `export`, or None. None
+            uses that of the model of the package whose layers get the images; if other layers get them first, set it.
+            `save` keeps both attributes; that of a plain `keras.Model` does not.
 
     Warns:
         UserWarning: if the first images that `fit`, `evaluate` or `predict` gets are in another range than the model
@@ -42,6 +50,7 @@ class Model(DistributedFit, keras.Model):
     """
 
     labels: Any = None  # class names, one per logit
+    preprocessing: Any = None  # of the images, if no model of this package inside knows it
 
     def _look_at(self, method, data, function):
         from keras_vit.models.training_warnings import look_at  # that module imports this one
@@ -68,6 +77,25 @@ class Model(DistributedFit, keras.Model):
         from keras_vit.models.encoders import keep_class_names
 
         keep_class_names(self, names)
+
+    def get_config(self):
+        from keras_vit.models.encoders import shared_graph
+
+        config, owner = super().get_config(), shared_graph(self)
+        is_known = owner is not None and owner.preprocessing_source != "assumed"
+        preprocessing = self.preprocessing or (owner.preprocessing if is_known else None)
+        about = {"preprocessing": preprocessing and preprocessing.to_dict(), "labels": self.labels and [*self.labels]}
+        return {**config, _ABOUT: about} if "layers" in config and any(about.values()) else config
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        config = dict(config)
+        about = config.pop(_ABOUT, None)
+        model = super().from_config(config, custom_objects)
+        if about:
+            model.labels, stated = about["labels"], about["preprocessing"]
+            model.preprocessing = stated and Preprocessing.from_dict(stated)
+        return model
 
     def get_compile_config(self):
         # The state of the optimizer is that of A and B, which a file does not have: the loaded model is not compiled.
@@ -146,6 +174,8 @@ class ImageModel(Model):
         """Initialise the functional model with these inputs and outputs."""
         name = name or config.name.replace("_", "").replace("-", "_").replace("+", "_").lower()  # r50_vit_b16
         super().__init__(inputs=inputs, outputs=outputs, name=name)
+        for tensor in self.inputs:
+            tensor.image_model = self  # so that a model with these layers and a new head has its images
         self._config = config
         self.preprocessing = preprocessing
         self.labels = labels

@@ -18,6 +18,7 @@ from keras_vit.layers.patch_encoder import PatchMap, resize_patch_kernel
 from keras_vit.layers.position_grid import RESIZE_METHODS
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
 from keras_vit.models.base import ImageModel, Model, check_model, is_projection, standardisation
+from keras_vit.models.encoders import images_of
 from keras_vit.models.layer_states import enable_lora_as_in, layer_states
 from keras_vit.typing import Size
 
@@ -176,14 +177,13 @@ def check_not_quantized(model: keras.Model, wanted: str) -> None:
     """Raise an error if a layer of the model is quantised.
 
     Args:
-        model: a model of this package.
+        model: a keras model.
         wanted: the purpose, for the error message.
 
     Raises:
-        TypeError: if `model` is not a model of this package.
         ValueError: if a layer is quantised.
     """
-    if any("quantization" in state for state in layer_states(check_model(model)).values()):
+    if any(getattr(layer, "quantization_mode", None) for layer in sublayers(model)):
         raise ValueError(f"model must not be quantised for {wanted}; layers of {model.name} are")
 
 
@@ -231,7 +231,7 @@ def of_pixels(model: ImageModel, dtype: str = "uint8") -> Model:
     If `model` has `include_preprocessing`, `model` itself is returned.
 
     Args:
-        model: a model of this package; its `preprocessing` gives mean and std.
+        model: a model of this package, or with layers after one; its `preprocessing` gives mean and std.
         dtype: dtype of the pixels: `"uint8"`, or `"float32"` for the fractional values of resized images.
 
     Returns:
@@ -243,9 +243,10 @@ def of_pixels(model: ImageModel, dtype: str = "uint8") -> Model:
         ValueError: if `dtype` is not one of these.
     """
     checks.check_choice("dtype", dtype, DTYPES)
-    if check_model(model).config.include_preprocessing:
+    preprocessing = images_of(model) or check_model(model).preprocessing
+    if preprocessing.in_model:
         return model
-    scale, offset = standardisation(model.preprocessing)
+    scale, offset = standardisation(preprocessing)
     pixels = keras.Input(model.input_shape[1:], dtype=dtype, name="pixels")
     # bfloat16 would lose precision of the normalised values
     rescaling = keras.layers.Rescaling(scale, offset, dtype="float32", name="rescaling")

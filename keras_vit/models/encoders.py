@@ -5,6 +5,7 @@ import warnings
 import keras
 
 from keras_vit.compat.graph import graph_calls
+from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.models.base import ImageModel
 from keras_vit.models.training_model import TrainingModel
 
@@ -57,10 +58,36 @@ def read_by_head(model):
 def images_of(model):
     """Return the `Preprocessing` of a model's inputs, or None if it is unknown.
 
-    It is known if `model` is a model of this package, or passes its inputs unchanged to exactly one.
+    It is known if `model` is a model of this package, has the layers of one behind its inputs, or passes its inputs
+    unchanged to exactly one. Of other models, it is their attribute `preprocessing`, which a user may set.
     """
+    if isinstance(getattr(model, "preprocessing", None), Preprocessing):
+        return model.preprocessing
     encoder = find_encoder(model)
-    return encoder.preprocessing if encoder is not None and _is_fed_directly(model, encoder) else None
+    if encoder is not None:
+        return encoder.preprocessing if _is_fed_directly(model, encoder) else None
+    owner = shared_graph(model)
+    return None if owner is None else owner.preprocessing
+
+
+def shared_graph(model):
+    """Return the model of this package whose input and first layers a model has; None if there is none."""
+    tensor = (getattr(model, "inputs", None) or [None])[0]
+    owner = getattr(tensor, "image_model", None)
+    first = [call.operation for call in graph_calls(model) or () if any(tensor is x for x in call.input_tensors)]
+    return owner if owner is not None and any(layer in first for layer in owner.layers) else None
+
+
+def score_activations(model):
+    """Return the activation of a classifier's output, or None, and the activation that gives scores."""
+    config = getattr(model, "config", None)
+    if isinstance(config, ImageConfig):
+        return config.classifier_activation, config.score_activation
+    own, named = output_activation(model), labelled_model(model)
+    if own != "linear":
+        return own, own
+    usual = "sigmoid" if count_classes(model) == 1 else "softmax"
+    return (None, usual) if named is model else score_activations(named)
 
 
 def labelled_model(model):
@@ -71,6 +98,14 @@ def labelled_model(model):
     encoder = find_encoder(model)
     is_bare = encoder is not None and len(encoder.weights) == len(model.weights)
     return encoder if is_bare and encoder.output_shape == model.output_shape else model
+
+
+def labels_of(model):
+    """Return the names of the outputs of a classifier, or None, see `labelled_model`."""
+    labels, classes = getattr(labelled_model(model), "labels", None), model.output_shape[-1]
+    if labels is not None and len(labels) != classes:
+        raise ValueError(f"labels of {model.name} must name each of its {classes} classes; got {len(labels)} names")
+    return labels and tuple(labels)
 
 
 def count_classes(model):

@@ -13,11 +13,13 @@ import keras
 import numpy as np
 
 from keras_vit import checks, files
+from keras_vit.compat.graph import sublayers
 from keras_vit.data import images as readers
-from keras_vit.evaluation.outputs import check_classifier, has_zero_head
+from keras_vit.evaluation.outputs import check_classifier, has_zero_head, logit_names
 from keras_vit.logs import LOGGER
-from keras_vit.models import clone, merge_lora
-from keras_vit.models.base import ImageModel, check_model
+from keras_vit.models import ImageModel, Model, clone, merge_lora
+from keras_vit.models.base import check_model
+from keras_vit.models.encoders import find_encoder, images_of, labels_of, shared_graph
 from keras_vit.models.layer_states import lora_layers
 from keras_vit.serving.formats import FORMATS, check_packages, resolve_options
 from keras_vit.serving.self_check import (
@@ -29,7 +31,6 @@ from keras_vit.serving.self_check import (
     self_check,
     summary,
 )
-from keras_vit.serving.signatures import class_labels
 from keras_vit.typing import PathLike
 
 __all__ = ["ExportError", "export"]
@@ -88,7 +89,9 @@ def export(
     them. All formats contain a `model_card.json`.
 
     Args:
-        model: a classifier of this package, on any backend.
+        model: a classifier of this package, on any backend, or a functional Keras model with layers after one, such as
+            a new head. All layers are exported, with the preprocessing of the model inside, or with
+            `model.preprocessing` if the user has set it.
         path: folder of the versions; created if absent. TensorFlow cannot load a SavedModel from a path with `[`.
         format: `"saved_model"`, `"onnx"`, `"litert"` or `"openvino"`; all but the first need the extra `[export]`.
         version: number of the version folder, 1 or above; None uses the next number.
@@ -117,9 +120,9 @@ def export(
         `pathlib.Path` of the new version folder.
 
     Raises:
-        TypeError: if the model is not one of this package.
-        ValueError: on an unknown or contradictory option, a model without class scores per image, or one that needs
-            `force`.
+        TypeError: if the model neither is nor contains one of this package.
+        ValueError: on an unknown or contradictory option, a model without class scores per image or with unknown
+            preprocessing, or one that needs `force`.
         FileExistsError: if the version exists; versions are never overwritten.
         NotADirectoryError: if `path` is a file.
         ImportError: if a package of the format is missing.
@@ -129,7 +132,8 @@ def export(
             The export is removed; the next export into `path` deletes the `.partial-...` folder of an interrupted one.
     """
     checks.check_choice("format", format, FORMATS)
-    _check_model(model, checks.check_flag("force", force))
+    encoder, model = find_encoder(model) or shared_graph(model), _whole(model)
+    _check_model(model, encoder, checks.check_flag("force", force))
     given = {
         "signatures": signatures,
         "top": top,
@@ -152,7 +156,7 @@ def export(
     tolerance = _tolerance(model, options) if tolerance is None else checks.check_positive("tolerance", tolerance)
     check_packages(format, options, is_checked=bool(samples))
     pixels = _read(model, samples) if samples else []
-    card = _model_card(model, format, options)
+    card = _model_card(model, encoder, format, options)
     if calibration is not None:
         options["calibration"] = resized(model, _read(model, calibration))
     path = checks.check_path("path", path)
@@ -170,7 +174,8 @@ def export(
     try:
         LOGGER.info("Writing %s as %s", target, format)
         has_float_lora = any(layer.quantization_mode is None for layer in lora_layers(model))
-        _write(merge_lora(model) if has_float_lora else model, partial, format, options)
+        merged = merge_lora(model) if has_float_lora and isinstance(model, ImageModel) else model
+        _write(merged, partial, format, options)
         if samples:
             LOGGER.info("Comparing it with the model on %d images, in a fresh process", len(samples))
             card |= self_check(model, partial, format, samples, pixels, tolerance)
@@ -190,8 +195,20 @@ def export(
     return target
 
 
-def _check_model(model, force):
-    check_classifier(check_model(model))
+def _whole(model):
+    """Return the model itself, or for layers around a model of this package one with all of them and what is known."""
+    if find_encoder(model) is None and images_of(model) is None:
+        check_model(model)
+    check_classifier(model)
+    if isinstance(model, ImageModel):
+        return model
+    inputs = model.inputs[0] if len(model.inputs) == 1 else model.input  # a Sequential has no `input`
+    whole = Model(inputs, model.outputs[0], name=model.name)
+    whole.preprocessing, whole.labels = images_of(model), labels_of(model)
+    return whole
+
+
+def _check_model(model, encoder, force):
     for label in model.labels or ():
         if not label or len(label.splitlines()) != 1:
             raise ValueError(f"labels must be non-empty single lines to be exported; got {label!r}")
@@ -202,9 +219,9 @@ def _check_model(model, force):
             f"model must have a trained head: that of {model.name} is all zeros and returns the same for every image "
             "(export it anyway with force=True)"
         )
-    if model.preprocessing_source == "assumed":
+    if encoder is not None and encoder.preprocessing_source == "assumed":
         raise ValueError(
-            f"model must have a known preprocessing: its weights, {model.weights_source}, do not define one, "
+            f"model must have a known preprocessing: its weights, {encoder.weights_source}, do not define one, "
             f"and {model.preprocessing} is only assumed. Pass preprocessing= when you build it, or a folder with its "
             "config files, or export it with force=True"
         )
@@ -221,7 +238,8 @@ def _samples(check, max_pixels):
 
 def _tolerance(model, options):
     """Return the tolerance of the least precise dtype in use."""
-    dtypes = model.config.dtype, options.get("compute_dtype"), options.get("quantization")
+    dtypes = [layer.compute_dtype for layer in sublayers(model)]
+    dtypes += [options.get("compute_dtype"), options.get("quantization")]
     return max(limit for name, limit in TOLERANCES.items() if any(name in (dtype or "float32") for dtype in dtypes))
 
 
@@ -230,7 +248,7 @@ def _read(model, images):
     return [np.asarray(read(model.preprocessing.channels)) for read in readers.as_images(images)]
 
 
-def _model_card(model, format, options):
+def _model_card(model, encoder, format, options):
     """Return the content of model_card.json, as far as it is known before the check."""
     if options.get("calibration") is not None:
         options = {**options, "calibration": f"{len(options['calibration'])} images"}
@@ -245,10 +263,10 @@ def _model_card(model, format, options):
         "range": f"pixels have values from 0 to 255, channels last{order}; they are standardised in the model",
         "resizing": "in the model, except for `native`" if format == "saved_model" else by_caller,
         "preprocessing": model.preprocessing.to_dict(),
-        "preprocessing_source": model.preprocessing_source,
-        "labels": class_labels(model),
-        "weights": model.weights_source or "none were loaded: trained from scratch, or random",
-        "config": model.config.to_dict(),
+        "preprocessing_source": "stated" if encoder is None else encoder.preprocessing_source,
+        "labels": logit_names(model),
+        "weights": encoder and encoder.weights_source or "none were loaded: trained from scratch, or random",
+        "config": encoder and encoder.config.to_dict(),
         "check": None,
     }
 
@@ -277,7 +295,7 @@ def _write(model, folder, format, options):
     except Exception as error:  # from TensorFlow or a converter
         raise ExportError(f"the model cannot be written as {format!r}: {error}") from error
     if format != "saved_model":  # a SavedModel has its labels in assets/
-        (folder / "labels.txt").write_text("\n".join(class_labels(model)) + "\n", encoding="utf-8")
+        (folder / "labels.txt").write_text("\n".join(logit_names(model)) + "\n", encoding="utf-8")
 
 
 def _write_in_tensorflow(model, folder, format, options):
@@ -288,7 +306,7 @@ def _write_in_tensorflow(model, folder, format, options):
     """
     with tempfile.TemporaryDirectory() as place:
         place = pathlib.Path(place)
-        clone(model).save(place / _MODEL)  # without optimizer
+        (clone(model) if isinstance(model, ImageModel) else model).save(place / _MODEL)  # without optimizer
         arrays = {name: value for name, value in options.items() if isinstance(value, np.ndarray)}
         np.savez(place / _ARRAYS, **arrays)
         values = {name: value for name, value in options.items() if name not in arrays}

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.compat.kernels import CONVERTER, written_for
-from keras_vit.models import check_not_quantized, with_dtype
+from keras_vit.models import ImageModel, check_not_quantized, with_dtype
 from keras_vit.models.derived import of_pixels
 from keras_vit.serving.saved_model import check_saved_model, quiet, write_saved_model
 from keras_vit.serving.signatures import DEFAULT_SIGNATURES, class_scores
@@ -156,7 +156,7 @@ def _without_bars():
 def _export(model, path, **options):
     """Export the model with Keras, in float32 and with its standardisation in front."""
     path.parent.mkdir()
-    if model.dtype_policy.name != "float32" or model.config.dtype != "float32":
+    if isinstance(model, ImageModel) and {model.dtype_policy.name, model.config.dtype} != {"float32"}:
         model = with_dtype(model, "float32")
     pixels = of_pixels(model, dtype="float32")
     images = np.zeros((1, *model.preprocessing.image_size, model.input_shape[-1]), np.float32)

@@ -8,10 +8,11 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.analysis import rollout_model
 from keras_vit.data import preprocessing as ops
-from keras_vit.models import check_not_quantized, with_dtype
+from keras_vit.evaluation.outputs import logit_names
+from keras_vit.models import ImageModel, check_not_quantized, with_dtype
 from keras_vit.serving.instructions import instructions, server_name
 from keras_vit.serving.self_check import sample_files
-from keras_vit.serving.signatures import SIGNATURES, class_labels, make_signatures
+from keras_vit.serving.signatures import SIGNATURES, make_signatures
 
 _COMPUTE_DTYPES = {None: None, "float32": "float32", "bfloat16": "mixed_bfloat16"}
 _OF_FILES = tuple(name for name, (dtype, _) in SIGNATURES.items() if dtype == tf.string)
@@ -43,10 +44,14 @@ def check_saved_model(
     checks.check_integer("native_pixels", native_pixels)
     checks.check_flag("jit_compile", jit_compile)
     checks.check_choice("compute_dtype", compute_dtype, _COMPUTE_DTYPES)
+    if not isinstance(model, ImageModel):
+        for name, value in {"compute_dtype": compute_dtype, "tokens": tokens}.items():
+            if value:
+                raise ValueError(f"{name} is for models of keras_vit without layers around them; got {name}={value!r}")
     if compute_dtype is not None:
         check_not_quantized(model, f"compute_dtype={compute_dtype!r}")
     if "native" in signatures:
-        if model.config.image_size or model.preprocessing.max_tokens:
+        if not isinstance(model, ImageModel) or model.config.image_size or model.preprocessing.max_tokens:
             raise ValueError(
                 "signatures may have 'native' only for a model that takes images of any size, see keras_vit.resize; "
                 f"{model.name} takes {model.input_shape}"
@@ -70,7 +75,7 @@ def write_saved_model(model, folder, *, signatures, compute_dtype, **options):
     functions = make_signatures(model, signatures=tuple(dict.fromkeys(signatures)), **options)
     with quiet():
         tf.saved_model.save(module, str(folder), signatures=functions)
-    (folder / "assets" / "labels.txt").write_text("\n".join(class_labels(model)) + "\n", encoding="utf-8")
+    (folder / "assets" / "labels.txt").write_text("\n".join(logit_names(model)) + "\n", encoding="utf-8")
     name, max_pixels = server_name(model.name), options["max_pixels"]
     _write_warmup(folder, name, {signature: _request(model, signature, max_pixels) for signature in functions})
     size = model.preprocessing.image_size

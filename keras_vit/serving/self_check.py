@@ -15,8 +15,8 @@ import PIL.Image
 import tensorflow as tf
 
 from keras_vit.data import preprocessing as ops
-from keras_vit.evaluation.outputs import probabilities
-from keras_vit.serving.signatures import class_labels, class_scores, output_model
+from keras_vit.evaluation.outputs import logit_names, probabilities
+from keras_vit.serving.signatures import class_scores, output_model
 
 # Dtype -> maximum difference of an output, relative to the larger of 1 and its maximum. The rounding errors of bfloat16
 # and int8 depend on the model, so these limits detect defects rather than small losses of precision.
@@ -62,7 +62,7 @@ def self_check(model, folder, format, files, pixels, tolerance):
         ExportError: if the process fails, the export cannot read an image, or an output differs by more than the
             tolerance.
     """
-    is_fixed = format == "saved_model" and (model.config.image_size or model.preprocessing.max_tokens)
+    is_fixed = format == "saved_model" and (model.preprocessing.max_tokens or None not in model.input_shape[1:])
     inputs = {} if is_fixed else {"images": resized(model, pixels)}
     if format == "saved_model":
         inputs |= {f"file_{index}": np.frombuffer(file, np.uint8) for index, file in enumerate(files)}
@@ -128,7 +128,7 @@ def _compare(model, pixels, given):
     for name, values in given.items():
         signature, _, output = name.rpartition("/")
         if output == "classes":
-            agreements.append(values[:, 0] == np.array(class_labels(model))[classes.argmax(-1)])
+            agreements.append(values[:, 0] == np.array(logit_names(model))[classes.argmax(-1)])
         elif output == "error":
             errors = [error for error in values if error]
             if errors:

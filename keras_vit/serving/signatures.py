@@ -10,6 +10,9 @@ from keras_vit.analysis import rollout_model
 from keras_vit.compat.graph import graph_calls
 from keras_vit.compat.kernels import ONEDNN, check_in_call, written_for
 from keras_vit.data import preprocessing as ops
+from keras_vit.evaluation.outputs import logit_names
+from keras_vit.models.base import ImageModel
+from keras_vit.models.encoders import output_calls, score_activations
 from keras_vit.serving.rows import read_rows
 
 # signature -> dtype of its input (strings are encoded files, numbers are pixels), and its description
@@ -101,11 +104,13 @@ def output_model(model, names):
     Args:
         model: a classifier of this package.
         names: names of the outputs: `logits` or `scores`, see `class_scores`; `features`, the input of the head (for a
-            distilled model the mean of the inputs of its two heads); `tokens`, the input of the pooling (for a ResNet
-            its last map); `attention`, the rollout.
+            distilled model the mean of the inputs of its two heads; for a model with other layers around one of this
+            package, the input of the last layer); `tokens`, the input of the pooling (for a ResNet its last map);
+            `attention`, the rollout.
     """
     taken = {call.operation.name: call.input_tensors[0] for call in graph_calls(model) if call.input_tensors}
-    read = [taken[name] for name in ("head", "head_dist") if name in taken]
+    read = [taken[name] for name in ("head", "head_dist") if name in taken and isinstance(model, ImageModel)]
+    read = read or output_calls(model)[0].input_tensors
     make = {
         "features": lambda: sum(read[1:], read[0]) / len(read),
         "tokens": lambda: taken["pooling"],
@@ -118,19 +123,14 @@ def output_model(model, names):
 
 def class_scores(model):
     """Return the name of the model's output: `scores` if it ends in an activation, else `logits`."""
-    return "scores" if model.config.classifier_activation else "logits"
-
-
-def class_labels(model):
-    """Return the names of the model's classes; `class_17` and so on for a model without labels."""
-    return model.labels or tuple(f"class_{index}" for index in range(model.config.classes))
+    return "scores" if score_activations(model)[0] else "logits"
 
 
 def _best_classes(model, top, outputs):
     """Return the names of the best classes and their scores."""
     ((kind, scores),) = outputs.items()
-    labels = class_labels(model)
-    scores = scores if kind == "scores" else getattr(tf.nn, model.config.score_activation)(scores)
+    labels = logit_names(model)
+    scores = scores if kind == "scores" else getattr(tf.nn, score_activations(model)[1])(scores)
     scores, indices = tf.math.top_k(scores, k=min(top, len(labels)))  # (batch, k)
     return {"classes": tf.gather(tf.constant(labels), indices), "scores": scores}
 
