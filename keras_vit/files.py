@@ -118,11 +118,12 @@ def replace_file(path, write):
     replace_files({path: write})
 
 
-def replace_files(writers):
+def replace_files(writers, check=None):
     """Write several files as `replace_file` does; rename them when all are written.
 
     Args:
         writers: dict from path to the function that writes the file.
+        check: function of a dict from these paths to the temporary ones, called before the files are renamed.
     """
     with contextlib.ExitStack() as folders:
         partials = {}
@@ -140,6 +141,8 @@ def replace_files(writers):
                 write(partial)
             partial.chmod(mode)  # the mode of other new files; some libraries create files that only the owner can read
             _bring_to_disk(partial)
+        if check is not None:
+            check(partials)
         for path, partial in partials.items():
             os.replace(partial, path)
             _bring_to_disk(path.parent)

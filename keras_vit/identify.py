@@ -4,11 +4,12 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from keras_vit.checkpoints.architecture import grid_of, has_class_rows, shown_fields
+from keras_vit.checkpoints.architecture import grid_of, has_class_rows, shown_fields, stride_of
 from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.checkpoints.names.rules import LAYOUTS
-from keras_vit.config import ViTConfig
+from keras_vit.config import ImageConfig, ViTConfig
 from keras_vit.config.base import count_patches, flattened, with_field
+from keras_vit.config.unseen import differences
 from keras_vit.config.vit import CLASS_TOKEN_POOLINGS
 from keras_vit.variants import FAMILIES, VARIANTS, Family, Variant, merged, reference_config
 
@@ -24,6 +25,7 @@ _HIDDEN = (
     *("num_heads", "gelu", "block.order", "block.rotary", "head.map_heads", "head.map_prefix"),
     "embedding.square_positions",
 )
+_SUGGESTED = ("window.", "embedding.resize")
 _ATTENTIVE = ("map", "aim")
 # families without layouts of their own
 _USUAL_FAMILIES = {None, *FAMILIES}.difference(*(layout.published for layout in LAYOUTS[ViTConfig.family].values()))
@@ -127,6 +129,32 @@ def identify(
     return config, table, tuple(notes)
 
 
+def restore(description: Any, arguments: Mapping[str, Any]) -> tuple[ImageConfig, Variant | Family | None, tuple]:
+    """Return what `identify` returns, for a file of `save_weights`, which states the whole config.
+
+    Args:
+        description: see `checkpoints.description.describe`.
+        arguments: see `identify`; they and config.json take precedence over the config in the metadata.
+
+    Raises:
+        ValueError: if it states more blocks than the file has arrays, or a field is unknown.
+    """
+    model = description.model
+    given = {name: value for name, value in arguments.items() if value is not None or "." in name}
+    depths = (model.field(name) or 0 for name in ("num_layers", "depths", "stage_sizes", "stem.stage_sizes"))
+    blocks = sum(sum(depth) if isinstance(depth, tuple) else depth for depth in depths)
+    if blocks > len(description.entries):  # building them would take forever
+        path, count = str(description.checkpoint.path), len(description.entries)
+        raise ValueError(f"{path!r} must hold the arrays of {blocks} blocks, which it states; it holds {count} arrays")
+    changes = {difference.name: difference.theirs for difference in differences(description.stated, model)}
+    if given.get("classes", model.classes) != model.classes:  # of the old head
+        changes["classifier_activation"] = None
+    if "image_size" in given and model.field("embedding.images_per_sequence"):
+        changes["embedding.images_per_sequence"] = None
+    table = VARIANTS.get(model.name) or FAMILIES.get(model.name)
+    return model.replace(**{**changes, **given}), table, ("the config is that of the model that was saved",)
+
+
 def _considered(variant, foreign, layout):
     """Return the names of the variants that a file may hold; some families have layouts of their own."""
     if variant in FAMILIES:
@@ -182,10 +210,10 @@ def _families(fields, considered):
 
 def _complete(path, values, fields, known, given, description, table, notes):
     """Return the config: `values` of the table, then what the file shows, what it states, and what the user gives."""
-    shown = dict(fields)
+    # what the arrays only suggest, files may state
+    shown = {key: x for key, x in fields.items() if key not in known or not key.startswith(_SUGGESTED)}
     rows, has_scale = shown.pop("table_rows", 0), shown.pop("has_layer_scale")
-    stem = shown.pop("stem", None)
-    if stem is not None and not values.get("stem"):
+    if (stem := shown.pop("stem", None)) is not None:
         values["stem"] = {"class_name": "ResNetConfig", **stem, "style": description.names.stem_style}
     if any(str(held.get("position_embedding")).startswith("sincos2d") for held in (values, known)):
         del shown["position_embedding"]
@@ -231,7 +259,7 @@ def _pooling(shown, known, values, description):
     if names.get("encoder_norm/gamma") == names.get("encoder_norm@after_pooling/gamma"):  # one name for both
         norm = known.get("norm_position") or usual_norm
     usual = values.get("pooling", "token") if norm == usual_norm else "token"
-    pooling = shown.get("pooling") or known.get("pooling") or usual
+    pooling = shown.get("pooling") or known.get("pooling") or shown.get("usual_pooling") or usual
     if pooling in _ATTENTIVE and "pooling" not in shown:
         pooling = "token"  # the file has no attention pooling
     if not shown["class_token"] and pooling in CLASS_TOKEN_POOLINGS:
@@ -275,9 +303,8 @@ def _image_size(path, fields, rows, description, table, notes):
     """Return the (height, width) that the file states or its table shows, or that its variant is used at."""
     grid = description.grid_size or grid_of({**fields, "table_rows": rows})[0] or _grid_of_offsets(description)
     if grid is not None:
-        stages = fields["stem"]["stage_sizes"] if fields.get("stem") else None
-        stride = 1 if stages is None else 4 * 2 ** max(len(stages) - 1, 0)
-        return _size_of(grid, fields["patch_size"], description, description.stated.get("embedding.pad"), stride)
+        pad, stride = description.stated.get("embedding.pad"), stride_of(fields)
+        return _size_of(grid, fields["patch_size"], description, pad, stride)
     if rows == 0 and description.preprocessing is not None:
         notes.append("image_size is that of its preprocessing")
         return description.preprocessing.image_size
@@ -285,6 +312,18 @@ def _image_size(path, fields, rows, description, table, notes):
         raise ValueError(f"the names and shapes of {path} do not show the size of its images: pass image_size=...")
     notes.append(f"image_size={table.image_size} is the usual one of {table.name}")
     return (table.image_size,) * 2
+
+
+def suited(config, *protocols):
+    """Return the first preprocessing that can have a config's channels, at its image size; None if there is none.
+
+    Args:
+        config: config of a model.
+        *protocols: `Preprocessing` or None.
+    """
+    known = (p for p in protocols if p is not None and config.channels in (1, p.channels))
+    known = (p.grey() if config.channels == 1 else p for p in known)
+    return next((p.at(config.image_size) if config.image_size else p for p in known), None)
 
 
 def _grid_of_offsets(description):

@@ -24,7 +24,7 @@ from keras_vit.checkpoints.releases.release import label_set
 from keras_vit.compat.initial_values import build_at_once, build_deferred, initialise
 from keras_vit.config import ImageConfig, Preprocessing, ViTConfig
 from keras_vit.config.base import NESTED, flattened
-from keras_vit.identify import candidates, identify, own_size
+from keras_vit.identify import candidates, identify, own_size, restore, suited
 from keras_vit.logs import LOGGER
 from keras_vit.models import MODELS, build_model
 from keras_vit.models.base import ImageModel
@@ -148,14 +148,14 @@ def create_model(
     image_size = row.image_size if isinstance(image_size, str) else image_size
     if weights is None:
         config = row.config(image_size=image_size, **arguments)
-        about = {"preprocessing": preprocessing or _fitting(config, row.preprocessing), "labels": labels, "name": name}
+        about = {"preprocessing": preprocessing or suited(config, row.preprocessing), "labels": labels, "name": name}
         return build_at_once(lambda: build_model(config, **about))
     found = locate(weights, variant, image_size)
     arguments = {**(found.release.arguments if found.release else {}), **arguments}
     config = row.config(image_size=image_size, **arguments)  # checks the arguments before anything is downloaded
     description = describe(open_checkpoint(fetch(found)), config.family)
     config = config.replace(image_size=own_size(description, config)) if is_of_file else config
-    preprocessing = preprocessing or _fitting(config, (found.release or description).preprocessing, row.preprocessing)
+    preprocessing = preprocessing or suited(config, (found.release or description).preprocessing, row.preprocessing)
     about = {"preprocessing": preprocessing, "labels": labels, "name": name}
     followed, notes = description.follow(config, row.architecture, arguments, _known(row))
     try:
@@ -180,7 +180,7 @@ def load(
 
     The architecture follows from config.json and from the names and shapes of the arrays. What they leave open, such as
     the number of heads or the activation, comes from the published variant or family that they fit; the report, which
-    is logged, names it.
+    is logged, names it. A file of `save_weights` states its config.
 
     Args:
         source: a folder with `config.json` and `model.safetensors` (transformers or timm) or `open_clip_config.json`; a
@@ -228,7 +228,8 @@ def load(
     description = describe(open_checkpoint(path))
     if variant is not None and variant not in FAMILIES:
         variant = variant_name("variant", variant)
-    if description.family != ViTConfig.family or description.names is None:
+    whole = description.model if description.model and variant in (None, description.model.name) else None
+    if whole is None and (description.family != ViTConfig.family or description.names is None):
         fitting = [variant] if variant else _fitting_variants(description, image_size)
         if not fitting:
             raise ValueError(f"{str(path)!r} must hold the weights of a variant in list_models(); its arrays fit none")
@@ -236,9 +237,11 @@ def load(
         if resize != "auto":
             load_weights(model, path, resize=resize)
         return model
-    _check_arguments("load", arguments, ViTConfig.__dataclass_fields__, ViTConfig)
-    config, usual, notes = identify(description, variant, flattened({"image_size": image_size, **arguments}))
-    about["preprocessing"] = preprocessing or _fitting(config, description.preprocessing, usual and usual.preprocessing)
+    config_class = type(whole) if whole else ViTConfig
+    _check_arguments("load", arguments, config_class.__dataclass_fields__, config_class)
+    given = flattened({"image_size": image_size, **arguments})
+    config, usual, notes = restore(description, given) if whole else identify(description, variant, given)
+    about["preprocessing"] = preprocessing or suited(config, description.preprocessing, usual and usual.preprocessing)
     return _loaded(config, description, notes, about, resize, _labels(config, description, None))
 
 
@@ -329,12 +332,6 @@ def _signature(variant):
             annotation = Size if field.type == Pair else field.type
             parameters.append(inspect.Parameter(field.name, keyword, default=default, annotation=annotation))
     return inspect.Signature(parameters, return_annotation=MODELS[row.config_class])
-
-
-def _fitting(config, *protocols):
-    """Return the first preprocessing that can have the config's channels, at its image size; None if there is none."""
-    fitting = (p for p in protocols if p is not None and config.channels in (1, p.channels))
-    return next(((p.grey() if config.channels == 1 else p).at(config.image_size) for p in fitting), None)
 
 
 def _labels(config, description, release):

@@ -44,7 +44,8 @@ def shown_fields(layout, entries, grid=None):
     """Return what a file shows of its ViT: {field of `ViTConfig`, with dots for nested ones: value}.
 
     Fields that names and shapes leave open are absent: `gelu`, `epsilon`, the kind of rotary positions, whether blocks
-    normalise before or after, and often `num_heads`. Hybrids have a `stem` with its stages.
+    normalise before or after, and often `num_heads`. Hybrids have a `stem` with its stages. `usual_pooling` is the
+    pooling of most models with these arrays, where others have the same ones.
 
     Args:
         layout: `Layout` of the file.
@@ -70,6 +71,8 @@ def shown_fields(layout, entries, grid=None):
     if len(found[kernel]) != 4:
         raise ValueError(f"its patch projection must be a convolution of images; its kernel has shape {found[kernel]}")
     *patch_size, channels, dim = found[kernel]
+    if (root := _root(found)) is not None:
+        channels = root[2]  # those of the patches are the stem's
     mlp_dim = found[dense2][0]
     blocks = {int(match[1]) for name in found if (match := re.match(r"block_(\d+)", name))}
     tokens, registers = "class_token@distilled/class_token", "class_token/registers"
@@ -164,7 +167,7 @@ def _head(found, dim, has):
         if "pooling/mlp/dense1/kernel" in found:
             fields["head.map_mlp_dim"] = found["pooling/mlp/dense1/kernel"][-1]
     elif after and not before:
-        fields["pooling"] = "gap"
+        fields["usual_pooling"] = "gap"
     if "pre_logits/kernel" in found:
         width = fields["representation_size"] = found["pre_logits/kernel"][-1]
     kernel = found.get("head/kernel") or found.get("head@distilled/kernel")
@@ -176,16 +179,29 @@ def _head(found, dim, has):
     return fields
 
 
+def _root(found):
+    """Return the shape of the first kernel of a hybrid's ResNet, or None."""
+    return found.get("root_conv/kernel") or found.get("root_conv@root_only/kernel")
+
+
 def _stages(found):
     """Return the `stem` of a hybrid as a dict of `ResNetConfig`, or nothing."""
-    root = found.get("root_conv/kernel") or found.get("root_conv@root_only/kernel")
-    if root is None:
+    if (root := _root(found)) is None:
         return {}
     units = [match for name in found if (match := re.match(r"stage_(\d+)/unit_(\d+)/conv1", name))]
     sizes = [0] * max((int(match[1]) for match in units), default=0)
     for match in units:
         sizes[int(match[1]) - 1] = max(sizes[int(match[1]) - 1], int(match[2]))
     return {"stem": {"stage_sizes": tuple(sizes), "width_factor": root[-1] / 64}}
+
+
+def stride_of(fields):
+    """Return the pixels of an image per cell of the map that is cut into patches; 1 without a stem.
+
+    Args:
+        fields: see `shown_fields`.
+    """
+    return 4 * 2 ** max(len(fields["stem"]["stage_sizes"]) - 1, 0) if fields.get("stem") else 1
 
 
 def grid_of(fields):
@@ -211,7 +227,8 @@ def has_class_rows(fields, image_size):
         fields: see `shown_fields`.
         image_size: (height, width) in pixels, or one integer.
     """
-    patches = math.prod(count_patches(checks.check_pair("image_size", image_size), fields["patch_size"]))
+    cells = [-(-side // stride_of(fields)) for side in checks.check_pair("image_size", image_size)]
+    patches = math.prod(count_patches(cells, fields["patch_size"]))
     prefix = int(fields["class_token"]) + int(fields["distilled"])
     if fields.get("table_rows") in (patches, patches + prefix):
         return fields["table_rows"] == patches + prefix

@@ -11,7 +11,7 @@ from keras_vit import checks
 from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.checkpoints.timm_names import of_architecture, of_words
 from keras_vit.checks import check_integers, check_string
-from keras_vit.config import Preprocessing
+from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.base import count_patches
 from keras_vit.config.unseen import KEY, from_text, unseen, with_usual
 from keras_vit.files import read_table, read_toml
@@ -34,6 +34,7 @@ class Stated:
         notes: tuple of strings about the file.
         published: families of families.toml that the file belongs to, the likeliest first; empty if it states none.
         architecture: name of timm's architecture, or None.
+        model: the whole config that our metadata states, or None.
     """
 
     stated: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -44,6 +45,7 @@ class Stated:
     published: tuple = ()
     architecture: str | None = None
     image_size: tuple | None = None
+    model: ImageConfig | None = None
 
 
 def read_stated(checkpoint, family, layout):
@@ -84,8 +86,11 @@ def read_stated(checkpoint, family, layout):
             kind = "bilinear_antialias" if exact.interpolation == "bilinear" else exact.interpolation
             if preprocessing in (None, exact.replace(rounding="transformers", interpolation=kind)):
                 preprocessing = exact
-    stated = {**ours["config"], **theirs.stated}
-    return dataclasses.replace(theirs, stated=stated, preprocessing=preprocessing, **sizes)
+        labels = theirs.labels or _labels("labels", ours.get("labels"))
+    activation = model.classifier_activation if (model := ours["model"]) else None
+    stated = ours["config"] | ({"classifier_activation": activation} if activation else {}) | theirs.stated
+    about = {"stated": stated, "preprocessing": preprocessing, "model": model, "labels": labels}
+    return dataclasses.replace(theirs, **about, **sizes)
 
 
 @contextlib.contextmanager
@@ -189,7 +194,7 @@ def _one_of(name, value, choices):
 
 HF_TYPES = read_toml("checkpoints/huggingface.toml")  # the model types of transformers
 # problem_type -> `classifier_activation`, for the scores that transformers' `ImageClassificationPipeline` returns
-_PROBLEMS = {"single_label_classification": None, "multi_label_classification": "sigmoid", "regression": "linear"}
+PROBLEMS = {"single_label_classification": None, "multi_label_classification": "sigmoid", "regression": "linear"}
 
 
 def _read_huggingface(values, family):
@@ -199,7 +204,7 @@ def _read_huggingface(values, family):
         raise ValueError(f"model_type must be one of {', '.join(map(repr, known)) or None}; got {model_type!r}")
     row, labels = HF_TYPES[HF_TYPES[model_type].get("is_part", model_type)], _labels("id2label", values.get("id2label"))
     problem = values.get("problem_type")
-    activation = None if problem is None else _one_of("problem_type", problem, _PROBLEMS)
+    activation = None if problem is None else _one_of("problem_type", problem, PROBLEMS)
     values = values["vision_config"] if isinstance(values.get("vision_config"), dict) else values
     values = {**row.get("defaults", {}), **values}
     fields, unread = checked(values, KEYS[row["keys"]])

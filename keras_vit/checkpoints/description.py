@@ -169,6 +169,10 @@ def describe(checkpoint, family=None, layout="auto"):
     layout = "keras" if rules is None else rules.library
     entries = names.fold_entries(checkpoint.path, checkpoint.entries, rules)
     stated = vars(read_stated(checkpoint, family, layout))
+    if rules is not None and rules.masked and not (stated["model"] and stated["model"].block.key_bias):
+        masked = {name for name in entries if re.search(rules.masked, name)}
+        if not any(entries[name].read().any() for name in masked):
+            entries = {name: entry for name, entry in entries.items() if name not in masked}
     stated["notes"] += _set_aside(rules, checkpoint)
     parts = {layer: names.of_layer(rules, layer, entries) for layer in ("head", "head_dist", "pre_logits")}
     shapes = {layer: _shapes(rules, of_layer, entries) for layer, of_layer in parts.items()}

@@ -136,8 +136,8 @@ def make_plan(model, description, resize="auto", head="auto"):
     if config.field("head.bias") is False and not description.has_head_bias():
         droppable |= {name for name in description.heads if name.endswith("bias")}
     told = [d for d in different if d.is_close or d.name in RESIZED or (d.name in OF_THE_HEAD and not head_loaded)]
-    # A first kernel that is not RGB has another shape. An activation has no arrays.
-    told += [d for d in different if d.name in ("channels", "classifier_activation")]
+    is_converted = any(source.resized for source in loaded if source.path in channels.FIRST_KERNELS)  # from RGB
+    told += [d for d in different if d.name == "classifier_activation" or (d.name == "channels" and is_converted)]
 
     problems = [f"  ! {d}{_NEW_HEAD if d.name in OF_THE_HEAD else ''}" for d in different if d not in told]
     problems += [f"  - missing {source.problem}" for source in loaded if source.problem and not source.is_in_file]
@@ -152,7 +152,7 @@ def make_plan(model, description, resize="auto", head="auto"):
         used |= {name for name in checkpoint.entries if name.endswith(("/grid", "/window_size"))}
     notes = [*description.notes, *map(str, told)]
     notes += [f"files of this layout have {name}={theirs!r}; the model has {ours!r}" for name, theirs, ours in unusual]
-    if any(source.resized for source in loaded if source.path in channels.FIRST_KERNELS):
+    if is_converted:
         notes.append(channels.note_on_images(config.channels))
     notes += note_on_size(config)
     if is_dropped:

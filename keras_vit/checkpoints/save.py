@@ -1,6 +1,9 @@
-"""save_weights: write a model's weights, and Hugging Face's JSON files, in formats of other libraries."""
+"""save_weights: write a model's weights in formats of other libraries."""
 
+import contextlib
+import dataclasses
 import functools
+import itertools
 import json
 import pathlib
 import warnings
@@ -12,20 +15,29 @@ import safetensors.numpy
 
 from keras_vit import checks
 from keras_vit.checkpoints import decoder, names
-from keras_vit.checkpoints.config_json import HF_INTERPOLATIONS, HF_TYPES, KEYS
+from keras_vit.checkpoints.config_json import HF_TYPES
+from keras_vit.checkpoints.description import describe
+from keras_vit.checkpoints.entries import Checkpoint, Entry
+from keras_vit.checkpoints.match import make_plan
 from keras_vit.checkpoints.names.rules import to_theirs
+from keras_vit.checkpoints.readers import open_checkpoint
+from keras_vit.checkpoints.written_json import CannotHold, huggingface_json
 from keras_vit.compat.graph import owned_variables
-from keras_vit.config.unseen import KEY, to_text
+from keras_vit.compat.initial_values import build_deferred
+from keras_vit.config import Config
+from keras_vit.config.unseen import CLOSE, KEY, differences, to_text, whole
 from keras_vit.files import replace_files
 from keras_vit.logs import LOGGER
-from keras_vit.models import MaskedAutoencoder
+from keras_vit.models import MaskedAutoencoder, build_model
 from keras_vit.models.base import ImageModel
 from keras_vit.models.derived import check_not_quantized
+from keras_vit.models.layer_states import lora_layers
 from keras_vit.typing import PathLike
 from keras_vit.variants import VARIANTS
 
 _NEEDED_ALWAYS = {"position_placement": "stem", "window": "unset", "head.neck": "unset", "is_flexible": False}
 _NEEDED_ALWAYS |= {"head.projection": "unset", "head.normalize": False}  # of zero-shot classifiers
+_MOST_LABELS = 50_000  # maximum number of bytes; a zip file's comment has at most 65,535
 _MAE = "vit_mae"  # written with a decoder, see `_of_autoencoder`
 _HF_HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "visual_projection.")  # without a prefix
 
@@ -33,10 +45,10 @@ _HF_HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "visu
 def save_weights(model: ImageModel | MaskedAutoencoder, path: PathLike, layout: str = "official") -> None:
     """Write the weights of a model in a format of other libraries.
 
-    The files are written completely before they replace existing ones. Their metadata holds the preprocessing and the
-    config fields that no array shows, such as the number of heads, GELU and epsilons. Only this package reads it. LoRA
-    is merged into the kernels. A preprocessor_config.json cannot distinguish TensorFlow's bilinear interpolation from
-    Pillow's, which is antialiased; this case is logged.
+    The files are written completely, and compared with the model as `load` reads them, before they replace existing
+    ones. Their metadata holds the config without its dtype, the preprocessing and the class names. Only this package
+    reads it. LoRA is merged into the kernels. A preprocessor_config.json cannot distinguish TensorFlow's bilinear
+    interpolation from Pillow's, which is antialiased; this case is logged.
 
     Args:
         model: a model of this package; of a `MaskedAutoencoder`, encoder and decoder are written.
@@ -48,16 +60,74 @@ def save_weights(model: ImageModel | MaskedAutoencoder, path: PathLike, layout: 
             `official` or `microsoft`. A `MaskedAutoencoder` needs `original` or `huggingface`.
 
     Raises:
-        ValueError: if the layout cannot represent the model (such as registers in an official file), the model is
-            quantised, or the suffix of the path is wrong.
+        ValueError: if the layout cannot represent the model (such as registers in an official file), so that `load`
+            would return another one, the model is quantised, or the suffix of the path is wrong. The message names a
+            field and the layouts that can represent the model.
     """
     autoencoder = model if isinstance(model, MaskedAutoencoder) else None
     model = model if autoencoder is None else autoencoder.encoder
-    layouts = names.LAYOUTS[model.config.family]
-    if not layouts:
+    if not names.LAYOUTS[model.config.family]:
         raise ValueError(f"no other library reads weights of {model.config.name} (use model.save)")
-    checks.check_choice("layout", layout, dict.fromkeys([*(rules.library for rules in layouts.values()), "original"]))
+    checks.check_choice("layout", layout, dict.fromkeys(_libraries(model)))
     path = checks.check_path("path", path)
+    check_not_quantized(model, "save_weights, as other libraries read float weights (save it before quantize)")
+    try:
+        _write(model, autoencoder, path, layout)
+    except CannotHold as error:
+        raise ValueError(f"{error} ({_advice(model)})") from None
+
+
+def _libraries(model):
+    return [*(rules.library for rules in names.LAYOUTS[model.config.family].values()), "original"]
+
+
+def _write(model, autoencoder, path, layout):
+    rules, arrays, metadata, texts = _contents(model, autoencoder, path, layout)
+    is_folder, layout = bool(texts), rules.library
+    weights = path / "model.safetensors" if is_folder else path
+    if rules.suffix == ".npz":
+        writers = {weights: lambda file: _write_npz(file, arrays, metadata)}
+    else:
+        writers = {weights: lambda file: safetensors.numpy.save_file(arrays, file, {"format": "pt", **metadata})}
+    writers |= {
+        path / name: functools.partial(pathlib.Path.write_text, data=json.dumps(values, indent=2))
+        for name, values in texts.items()
+    }
+
+    def check(partials):
+        config, preprocessor = json.loads(json.dumps([*texts.values()])) or (None, None)
+        about = {"path": weights, "config": config, "preprocessor": preprocessor}
+        _check_readable(model, dataclasses.replace(open_checkpoint(partials[weights]), **about))
+
+    with contextlib.ExitStack() as undo:
+        if is_folder and not path.is_dir():
+            path.mkdir(parents=True)
+            undo.callback(path.rmdir)
+        replace_files(writers, check if autoencoder is None else None)
+        undo.pop_all()
+    if is_folder and model.preprocessing_source == "assumed":
+        warnings.warn(
+            f"preprocessor_config.json states {model.preprocessing}, which is assumed, as the weights came without "
+            "preprocessing. Set model.preprocessing to the one that they were trained with",
+            stacklevel=3,
+        )
+    if not is_folder:
+        LOGGER.info(f"Saved {path}; its preprocessing is in the metadata, which other libraries do not read")
+    elif model.preprocessing.interpolation == "bilinear":
+        LOGGER.warning(
+            f"Saved {path}. The model resizes images without antialiasing, which preprocessor_config.json cannot "
+            "state: other libraries resize images differently, with antialiasing (keras_vit reads the metadata)"
+        )
+
+
+def _contents(model, autoencoder, path, layout):
+    """Return the `Layout`, {name: array}, {key: text of the metadata} and {name: values of a JSON file} to write.
+
+    Raises:
+        CannotHold: if the layout cannot represent the model.
+        ValueError: if the suffix of the path is wrong.
+    """
+    layouts = names.LAYOUTS[model.config.family]
     if autoencoder is None:
         hf_type = _huggingface_type(model.config) if layout == "huggingface" else None
         rules = _chosen(layouts, layout, hf_type, model.config, path.suffix)
@@ -67,38 +137,67 @@ def save_weights(model: ImageModel | MaskedAutoencoder, path: PathLike, layout: 
     is_folder = layout == "huggingface" and path.suffix == ""
     if not is_folder and path.suffix != rules.suffix:
         raise ValueError(f"path must end in {rules.suffix} for layout={layout!r}; got {str(path)!r}")
-    check_not_quantized(model, "save_weights, as other libraries read float weights (save it before quantize)")
     arrays = _arrays(model, rules, hf_type, autoencoder._unused if autoencoder else ())
-    is_known = model.preprocessing_source != "assumed"
-    metadata = {KEY: to_text(model.config, model.preprocessing if is_known else None)}
+    preprocessing = None if model.preprocessing_source == "assumed" else model.preprocessing
+    labels, about = model.labels and dict(enumerate(model.labels)), {}
+    if rules.suffix == ".npz" and len(json.dumps(labels)) > _MOST_LABELS:
+        LOGGER.warning(f"the labels of the model are too long for the metadata of {path}, which does not hold them")
+        labels = None
+    more = {"model": whole(model.config), "labels": labels} if autoencoder is None else {}
+    metadata = {KEY: to_text(model.config, preprocessing, **more)}
     if autoencoder is not None:
         of_decoder = names.LAYOUTS[decoder.FAMILY]["huggingface" if layout == "huggingface" else "original"]
         arrays |= _arrays(autoencoder.get_layer("decoder"), of_decoder, None)
         metadata[decoder.KEY] = json.dumps(autoencoder.settings)
-    if rules.suffix == ".npz":
-        writers = {path: lambda file: _write_npz(file, arrays, metadata)}
-    else:
-        weights = path / "model.safetensors" if is_folder else path
-        writers = {weights: lambda file: safetensors.numpy.save_file(arrays, file, {"format": "pt", **metadata})}
-    if is_folder:
-        if not is_known:
-            warnings.warn(
-                f"preprocessor_config.json states {model.preprocessing}, which is assumed, as the weights came without "
-                "preprocessing. Set model.preprocessing to the one that they were trained with",
-                stacklevel=2,
-            )
-        about = {} if autoencoder is None else decoder.config_values(autoencoder.settings)
-        for name, values in _huggingface_json(model, hf_type, about).items():
-            writers[path / name] = functools.partial(pathlib.Path.write_text, data=json.dumps(values, indent=2))
-        path.mkdir(parents=True, exist_ok=True)
-    replace_files(writers)
-    if not is_folder:
-        LOGGER.info(f"Saved {path}; its preprocessing is in the metadata, which other libraries do not read")
-    elif model.preprocessing.interpolation == "bilinear":
-        LOGGER.warning(
-            f"Saved {path}. The model resizes images without antialiasing, which preprocessor_config.json cannot "
-            "state: other libraries resize images differently, with antialiasing (keras_vit reads the metadata)"
-        )
+        about = decoder.config_values(autoencoder.settings)
+    return rules, arrays, metadata, huggingface_json(model, hf_type, about) if is_folder else {}
+
+
+def _check_readable(model, checkpoint):
+    """Raise `CannotHold` if `load` would build another model from a file than the one that it was written from."""
+    config, ours = model.config, model.preprocessing.replace(in_model=False)
+    try:
+        description = describe(checkpoint)
+        for field, theirs, value in differences(description.stated, config):
+            raise CannotHold(f"the file cannot state {field}={value!r}; it would be read as {theirs!r}")
+        if model.preprocessing_source != "assumed" and description.preprocessing != ours:
+            raise CannotHold(f"the file cannot state preprocessing={ours}; it states {description.preprocessing}")
+        if lora_layers(model):  # the file holds the merged kernels
+            model, _ = build_deferred(lambda: build_model(config))
+        make_plan(model, description, head="load" if config.include_top else "auto")
+    except ValueError as error:
+        if isinstance(error, CannotHold):
+            raise
+        fields = ", ".join(_unusual(config))
+        raise CannotHold(
+            f"no file of this layout holds a model with all of {fields}, as its names show others: {error}"
+        ) from None
+
+
+def _unusual(config, prefix=""):
+    """Yield the fields of an architecture whose values are not the defaults, as `name=value`."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if isinstance(value, Config):
+            yield from _unusual(value, f"{prefix}{field.name}.")
+        elif value != field.default and (prefix or field.default is not dataclasses.MISSING):
+            yield from () if field.name in (*CLOSE, "classes", "dtype") else (f"{prefix}{field.name}={value!r}",)
+
+
+def _advice(model):
+    """Return what to do with a model that a layout cannot hold: the layouts that can, and Keras's own format."""
+    holding = []
+    for layout, suffix in itertools.product(dict.fromkeys(_libraries(model)), (".safetensors", ".npz")):
+        with contextlib.suppress(ValueError):
+            path = pathlib.Path(f"a{suffix}")
+            _, arrays, metadata, _ = _contents(model, None, path, layout)
+            entries = {
+                name: Entry(name, array.shape, str(array.dtype), lambda array=array: array)
+                for name, array in arrays.items()
+            }
+            _check_readable(model, Checkpoint(path, suffix[1:], entries, metadata))
+            holding.append(f"layout={layout!r} in a {suffix} file")
+    return f"use {' or '.join([*holding, 'model.save'])}"
 
 
 def _chosen(layouts, library, hf_type, config, suffix):
@@ -116,7 +215,7 @@ def _chosen(layouts, library, hf_type, config, suffix):
     known = [rules for rules in known if rules.suffix == suffix] or known
     problems = [_problem(rules.library, {**_NEEDED_ALWAYS, **rules.holds}, config) for rules in known]
     if all(problems):
-        raise ValueError(problems[-1])
+        raise CannotHold(problems[-1])
     return known[problems.index(None)]
 
 
@@ -128,7 +227,7 @@ def _huggingface_type(config):
             problems[name] = _problem("huggingface", {**_NEEDED_ALWAYS, **row.get("holds", {})}, config)
             if problems[name] is None:
                 return name
-    raise ValueError(problems["deit" if getattr(config, "distilled", False) else config.family])
+    raise CannotHold(problems["deit" if getattr(config, "distilled", False) else config.family])
 
 
 def _of_autoencoder(layouts, library, config):
@@ -136,7 +235,7 @@ def _of_autoencoder(layouts, library, config):
     checks.check_choice("layout", library, names.LAYOUTS[decoder.FAMILY])
     problem = _problem(library, {**_NEEDED_ALWAYS, **HF_TYPES[_MAE]["holds"]}, config)
     if problem is not None:
-        raise ValueError(problem)
+        raise CannotHold(problem)
     return layouts["timm" if library == "original" else library]
 
 
@@ -164,7 +263,7 @@ def _problem(library, needed, config):
             ours = config.field(name)
             is_other = str(value).startswith("not ") and ours != value[4:]
             fits = bool(ours) if value == "set" else not ours if value == "unset" else ours == value or is_other
-            fits = fits or value == "any"
+            fits = fits or value == "any" or (isinstance(value, list) and ours in value)
             if not fits:
                 return f"layout {library!r} needs {name}={value!r}; the model has {ours!r}"
     return None
@@ -191,7 +290,7 @@ def _arrays(model, rules, hf_type, skipped=()):
             for name, piece in zip(rule.theirs, np.split(value, len(rule.theirs), axis=rule.axis), strict=True):
                 arrays[name] = np.ascontiguousarray(to_theirs(piece, rule.form, config.field("num_heads")))
     if homeless:
-        raise ValueError(f"layout {rules.library!r} must have names for every variable; it has none for {homeless}")
+        raise CannotHold(f"layout {rules.library!r} must have names for every variable; it has none for {homeless}")
     if rules.library == "timm" and config.family == "vit":
         _as_timm(arrays, config)
     for name, array in arrays.items():
@@ -243,125 +342,6 @@ def _as_timm(arrays, config):
                 arrays[name] = arrays[name] + row
     if "head.weight" in arrays and "head.bias" not in arrays:
         arrays["head.bias"] = np.zeros(len(arrays["head.weight"]), arrays["head.weight"].dtype)
-
-
-def _huggingface_json(model, model_type, about):
-    """Return {file name: JSON values} for a model; raise `ValueError` if the files cannot describe it.
-
-    `about` has further keys for config.json.
-    """
-    config, row = model.config, HF_TYPES[model_type]
-    preprocessing, keys = model.preprocessing, KEYS[row["keys"]]
-    values = {
-        "architectures": [row["architectures"][0 if config.include_top else 1]],
-        "model_type": model_type,
-        "image_size": _side(getattr(config, "usual_size", config.image_size)),
-        **_labels(model, model_type),
-        **row.get("writes", {}),
-        **about,
-    }
-    for key, (field, check) in keys.items():
-        value = None if field is None else config.field(field)
-        if isinstance(check, dict):
-            value = next((theirs for theirs, ours in check.items() if ours == value), None)
-        if value is not None:
-            values[key] = value
-    values["patch_size"] = _side(config.patch_size)
-    values |= _SPECIAL_KEYS.get(row["keys"], lambda config: {})(config)
-    resamples = {name: number for number, name in HF_INTERPOLATIONS.items()}
-    resamples["bilinear"] = resamples["bilinear_antialias"]
-    if preprocessing.interpolation not in resamples:
-        raise ValueError(
-            f"preprocessor_config.json supports the interpolations {list(resamples)}; "
-            f"the model's is {preprocessing.interpolation!r}"
-        )
-    size, crop = preprocessing.size, preprocessing.crop
-    size = {"shortest_edge": size} if isinstance(size, int) else {"height": size[0], "width": size[1]}
-    images = {
-        "image_processor_type": row["processor"],
-        "do_resize": True,
-        "size": size,
-        "resample": resamples[preprocessing.interpolation],
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": preprocessing.mean,
-        "image_std": preprocessing.std,
-        "do_center_crop": crop is not None,
-        **({} if crop is None else {"crop_size": {"height": crop[0], "width": crop[1]}}),
-    }
-    if row["keys"] == "siglip2":  # for images of any size
-        del values["image_size"], images["size"]
-        most = preprocessing.max_tokens or values["num_patches"]
-        images |= {"patch_size": values["patch_size"], "max_num_patches": most}
-    if preprocessing.pad:
-        images |= {"size": {"longest_edge": max(preprocessing.size)}, "do_pad": True, "pad_size": size}
-    return {"config.json": values, "preprocessor_config.json": images}
-
-
-def _labels(model, model_type):
-    """Return the keys of config.json about the classes; a projection has a width instead."""
-    config = model.config
-    if model_type == "clip_vision_model":
-        return {"projection_dim": config.classes} if config.include_top else {}
-    labels = model.labels or [f"LABEL_{index}" for index in range(config.classes)]
-    pairs = {str(index): label for index, label in enumerate(labels)}
-    return {"id2label": pairs, "label2id": {label: index for index, label in enumerate(labels)}}
-
-
-def _of_dinov2(config):
-    """Return the ratio from which transformers computes the width of the MLP."""
-    width, ratio = config.hidden_dim, config.mlp_dim / config.hidden_dim
-    if config.block.gated:
-        ratio *= 1.5
-        if (int(int(width * ratio) * 2 / 3) + 7) // 8 * 8 != config.mlp_dim:
-            raise ValueError(f"config.json of DINOv2 needs an mlp_dim that is a multiple of 8; got {config.mlp_dim}")
-    elif int(width * ratio) != config.mlp_dim:
-        ratio += 1e-9
-    return {"mlp_ratio": round(ratio) if ratio == round(ratio) else ratio}
-
-
-def _of_dinov3(config):
-    act = {"erf": "gelu", "tanh": "gelu_pytorch_tanh"}.get(config.gelu)
-    return {"value_bias": config.qkv_bias, "hidden_act": "silu" if config.block.gated else act}
-
-
-def _of_beit(config):
-    is_shared = config.position_placement == "shared"
-    return {"use_relative_position_bias": not is_shared, "use_shared_relative_position_bias": is_shared}
-
-
-# `keys` of a model type -> function of the config that returns the keys that follow from several fields
-_SPECIAL_KEYS = {
-    "vit": lambda config: {
-        # keras-hub needs the dropout rates
-        "hidden_dropout_prob": config.dropout_rate, "attention_probs_dropout_prob": config.attention_dropout_rate,
-        **({} if config.representation_size is None
-           else {"pooler_output_size": config.representation_size, "pooler_act": "tanh"}),
-    },
-    "swin": lambda config: {
-        "hidden_size": config.stage_dim(len(config.depths) - 1), "use_absolute_embeddings": False,
-    },
-    "dinov2": _of_dinov2,
-    "dinov3": _of_dinov3,
-    "aimv2": lambda config: {
-        "hidden_act": "silu", "use_head": True, "is_native": config.position_embedding == "sincos2d_mae",
-    },
-    "beit": _of_beit,
-    "siglip2": lambda config: {"num_patches": _square("embedding.position_grid", config.table_grid) ** 2},
-    "sam": lambda config: {"image_size": _square("image_size", config.usual_size)},
-}  # fmt: skip
-
-
-def _square(name, size):
-    """Return the side of a square; raise `ValueError` for another size, which transformers does not read."""
-    if size[0] != size[1]:
-        raise ValueError(f"layout 'huggingface' needs a square {name}; the model has {size[0]} x {size[1]}")
-    return size[0]
-
-
-def _side(size):
-    return size[0] if size[0] == size[1] else size
 
 
 def _write_npz(path, arrays, metadata):

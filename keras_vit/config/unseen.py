@@ -5,7 +5,10 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from keras_vit import checks
-from keras_vit.config.base import Config, ImageConfig
+from keras_vit.config.base import Config, ImageConfig, one_config_of
+from keras_vit.config.resnet import AxialResNetConfig, BiTConfig
+from keras_vit.config.swin import SwinConfig
+from keras_vit.config.vit import ViTConfig
 
 KEY = "keras_vit"  # in the metadata of .safetensors, the comment of .npz and the attributes of .weights.h5
 
@@ -27,7 +30,11 @@ _FIELDS = (
 _USUAL = {
     **{"block.order": "pre_norm", "block.rotary.kind": None, "head.map_prefix": False},
     **{"embedding.pad": False, "embedding.square_positions": False, "window.size": None, "head.normalize": False},
+    **{"head.map_heads": None, "block.rotary.reference_grid": None},
 }
+# Fields about how a model runs; a file does not state them.
+_RUNTIME = ("dtype", "include_preprocessing", "remat", "scan_layers")
+_whole_config = one_config_of(ViTConfig, SwinConfig, BiTConfig, AxialResNetConfig)
 _ONE_TOKEN = ("token", "first")  # with one token, normalising before or after the pooling gives the same result
 _POOLED = {"token_unpooled": "token", "unpooled": "gap"}  # the same head, applied to every token
 
@@ -87,14 +94,14 @@ def differences(stated: Mapping[str, Any], config: ImageConfig) -> list[Differen
         if hasattr(config, owner) and (owner != "stem" or config.field("stem") is not None):
             ours = bool(config.field("num_class_tokens")) if name == "class_token" else config.field(name)
             is_the_same = name == "norm_position" and config.field("pooling") in _ONE_TOKEN
-            if name == "head.map_heads":
-                ours = ours or config.field("num_heads")
+            if name == "head.map_heads":  # None stands for those of the blocks
+                theirs, ours = theirs or config.field("num_heads"), ours or config.field("num_heads")
             if _comparable(theirs) != _comparable(ours) and not is_the_same:
                 found.append(Difference(name, theirs, ours))
     return found
 
 
-def to_text(config: ImageConfig, preprocessing: Config | None) -> str:
+def to_text(config: ImageConfig, preprocessing: Config | None, **more: Any) -> str:
     """Return the metadata of a weights file as JSON.
 
     It holds the fields of `unseen`, the patch grid, the image size if the grid does not show it, and the preprocessing.
@@ -102,6 +109,7 @@ def to_text(config: ImageConfig, preprocessing: Config | None) -> str:
     Args:
         config: config of the model.
         preprocessing: `Preprocessing` of the model, None if it is unknown.
+        **more: further values, such as `model` of `whole` and `labels`; None leaves one out.
     """
     values: dict[str, Any] = {"config": unseen(config.to_dict())}
     if hasattr(config, "grid_size"):
@@ -110,11 +118,23 @@ def to_text(config: ImageConfig, preprocessing: Config | None) -> str:
         values["image_size"] = config.image_size
     if preprocessing is not None:
         values["preprocessing"] = preprocessing.to_dict()
-    return json.dumps(values)
+    return json.dumps(values | {name: value for name, value in more.items() if value is not None})
+
+
+def whole(config: ImageConfig) -> dict[str, Any]:
+    """Return a config as a dict, without the fields about how a model runs.
+
+    Args:
+        config: config of the model.
+    """
+    values = {"class_name": type(config).__name__, **config.to_dict()}
+    return {name: value for name, value in values.items() if name not in _RUNTIME}
 
 
 def from_text(text: Any, name: str) -> dict[str, Any]:
     """Parse the JSON that `to_text` returns; None stands for a file without metadata.
+
+    In the result, `model` is a config or None.
 
     Args:
         text: the JSON, or None.
@@ -126,13 +146,15 @@ def from_text(text: Any, name: str) -> dict[str, Any]:
     try:
         values = json.loads("{}" if text is None else text)
         config = dict(values.get("config", {}))
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        raise ValueError(f"the metadata {KEY!r} of {name!r} must be what save_weights writes; got {text!r}") from None
+        model = _whole_config("model", values["model"]) if "model" in values else None
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        got = f"{text!r:.200} ({error})"
+        raise ValueError(f"the metadata {KEY!r} of {name!r} must be what save_weights writes; got {got}") from None
     unknown = [field for field in config if field not in _FIELDS]
     if unknown:  # a file must not change other fields, such as the image size
         known = ", ".join(_FIELDS)
         raise ValueError(f"the metadata {KEY!r} of {name!r} must state fields among {known}; got {unknown}")
-    return {**values, "config": config if text is None else with_usual(config)}
+    return {**values, "config": config if text is None else with_usual(config), "model": model}
 
 
 def _comparable(value):

@@ -1,5 +1,7 @@
 """load_weights and create_model on hybrids, DeiT, Swin, BiT and axial models: what is special in their files."""
 
+import json
+import pathlib
 import re
 
 import keras
@@ -99,6 +101,48 @@ def test_buffers_of_swin_are_no_weights(make_kind, weights_of, tmp_path, layout,
     report = keras_vit.load_weights(model, write(tmp_path / "b.safetensors", arrays))
     assert set(report.unused) == set(buffers)
     check_equal(model, source, weights_of)
+
+
+# Hybrids
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
+
+
+def test_load_builds_hybrids_for_rgb_in_the_numerics_of_their_layout(tmp_path):
+    """timm and vit_jax computed the logits; their ResNets have other epsilons, which change logits by 6e-6."""
+    cases = {"timm_rstem_p8": "timm", "timm_hybrid_r11": "timm", "vj_rstem_p8_legacy": "vit"}
+    for case, style in (cases | {"vj_hybrid_r1_w1_linen": "vit"}).items():
+        about, io = json.loads((GOLDEN / case / "case.json").read_text()), np.load(GOLDEN / case / "io.npz")
+        for arguments in ({}, {"channels": 3}):
+            heads = {"num_heads": about["config"]["num_heads"]} if style == "timm" else {}
+            model = keras_vit.load(GOLDEN / case / about["params_file"], **heads, **arguments)
+            assert (model.config.channels, model.config.stem.style) == (3, style)
+            assert list(model.config.image_size) == about["image_size"]
+            np.testing.assert_allclose(model(io["images"]), io["logits"], atol=5e-6)
+    keras_vit.save_weights(model, tmp_path / "a.safetensors", "original")
+    again = keras_vit.load(tmp_path / "a.safetensors")
+    assert again.config == model.config
+    np.testing.assert_allclose(again(io["images"]), io["logits"], atol=5e-6)
+
+
+def test_load_identifies_a_published_hybrid_without_arguments(save_foreign, tmp_path):
+    model = keras_vit.create_model("R+ViT-Ti_16", classes=3)
+    model.get_layer("head").set_weights([np.ones((192, 3)), np.ones(3)])  # zeros warn
+    for name, layout, style in (("a.npz", "official", "vit"), ("a.safetensors", "timm", "timm")):
+        save_foreign(model, tmp_path / name, layout)
+        config = keras_vit.load(tmp_path / name).config
+        assert (config.name, config.channels, config.num_heads) == ("R+ViT-Ti_16", 3, 3)
+        assert (config.image_size, config.stem.style, config.stem.stage_sizes) == ((224, 224), style, ())
+
+
+def test_stated_channels_that_the_arrays_contradict_are_refused(make_kind, tmp_path):
+    keras_vit.save_weights(make_kind("vit", channels=4), tmp_path / "folder", "huggingface")
+    path = tmp_path / "folder" / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "num_channels": 3}))
+    arrays = safetensors.numpy.load_file(tmp_path / "folder" / "model.safetensors")
+    safetensors.numpy.save_file(arrays, tmp_path / "folder" / "model.safetensors")
+    with pytest.raises(ValueError, match="the file states channels=3; the model has 4"):
+        keras_vit.load(tmp_path / "folder")
 
 
 # Other windows

@@ -47,6 +47,8 @@ class Layout:
         cuts: dict from a regular expression of arrays to the number of equal pieces that they are cut into along their
             first axis; the pieces of `NAME` are `NAME#0` and so on. `mlp, query, key, value` stands for four pieces of
             which the last three are square.
+        masked: regular expression of the biases of keys, which most of these files mask; if all are zero, the model has
+            none (`block.key_bias` is False), unless the file states that it has.
         ranks: dict from a regular expression of position tables and class tokens to their rank in the file. Tables of
             rank 3 (rows, columns, dim) and 4 (1, rows, columns, dim) have axes for the rows and columns of the grid.
         suffix: end of the names of its files.
@@ -74,6 +76,7 @@ class Layout:
     ignored: str | None = None
     aside: dict = dataclasses.field(default_factory=dict)
     cuts: dict = dataclasses.field(default_factory=dict)
+    masked: str | None = None
     ranks: dict = dataclasses.field(default_factory=dict)
     suffix: str = ".safetensors"
     prefix: str = ""

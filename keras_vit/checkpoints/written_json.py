@@ -1,0 +1,142 @@
+"""The JSON files that `save_weights` writes for transformers: config.json and preprocessor_config.json."""
+
+from keras_vit.checkpoints.config_json import HF_INTERPOLATIONS, HF_TYPES, KEYS, PROBLEMS
+
+
+class CannotHold(ValueError):
+    """A layout cannot hold a model; the message names a field."""
+
+
+def huggingface_json(model, model_type, about):
+    """Return {file name: JSON values} for a model.
+
+    Args:
+        model: a model of this package.
+        model_type: model type of transformers, a section of huggingface.toml.
+        about: further keys for config.json.
+
+    Raises:
+        CannotHold: if the files cannot describe the model.
+    """
+    config, row, unknown = model.config, HF_TYPES[model_type], {}
+    preprocessing, keys = model.preprocessing, KEYS[row["keys"]]
+    values = {
+        "architectures": [row["architectures"][0 if config.include_top else 1]],
+        "model_type": model_type,
+        "image_size": _side(getattr(config, "usual_size", config.image_size)),
+        **_labels(model, model_type),
+        **row.get("writes", {}),
+        **about,
+    }
+    for key, (field, check) in keys.items():
+        value = None if field is None else config.field(field)
+        if isinstance(check, dict):
+            value = next((theirs for theirs, ours in check.items() if ours == value), None)
+            unknown |= {key: field} if value is None else {}
+        if value is not None:
+            values[key] = value
+    values["patch_size"] = _side(config.patch_size)
+    values |= _SPECIAL_KEYS.get(row["keys"], lambda config: {})(config)
+    for key in sorted(unknown.keys() - values.keys()):
+        choices = list(keys[key][1].values())
+        raise CannotHold(
+            f"layout 'huggingface' needs {unknown[key]} among {choices} for {model_type}; the model has "
+            f"{config.field(unknown[key])!r}"
+        )
+    problem = next((theirs for theirs, ours in PROBLEMS.items() if ours == config.classifier_activation), None)
+    if config.classifier_activation is not None and problem is not None:
+        values["problem_type"] = problem
+    resamples = {name: number for number, name in HF_INTERPOLATIONS.items()}
+    resamples["bilinear"] = resamples["bilinear_antialias"]
+    if preprocessing.interpolation not in resamples:
+        raise CannotHold(
+            f"preprocessor_config.json supports the interpolations {list(resamples)}; "
+            f"the model's is {preprocessing.interpolation!r}"
+        )
+    size, crop = preprocessing.size, preprocessing.crop
+    size = {"shortest_edge": size} if isinstance(size, int) else {"height": size[0], "width": size[1]}
+    images = {
+        "image_processor_type": row["processor"],
+        "do_resize": True,
+        "size": size,
+        "resample": resamples[preprocessing.interpolation],
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": preprocessing.mean,
+        "image_std": preprocessing.std,
+        "do_center_crop": crop is not None,
+        **({} if crop is None else {"crop_size": {"height": crop[0], "width": crop[1]}}),
+    }
+    if row["keys"] == "siglip2":  # for images of any size
+        del values["image_size"], images["size"]
+        most = preprocessing.max_tokens or values["num_patches"]
+        images |= {"patch_size": values["patch_size"], "max_num_patches": most}
+    if preprocessing.pad:
+        images |= {"size": {"longest_edge": max(preprocessing.size)}, "do_pad": True, "pad_size": size}
+    return {"config.json": values, "preprocessor_config.json": images}
+
+
+def _labels(model, model_type):
+    """Return the keys of config.json about the classes; a projection has a width instead."""
+    config = model.config
+    if model_type == "clip_vision_model":
+        return {"projection_dim": config.classes} if config.include_top else {}
+    labels = model.labels or [f"LABEL_{index}" for index in range(config.classes)]
+    pairs = {str(index): label for index, label in enumerate(labels)}
+    return {"id2label": pairs, "label2id": {label: index for index, label in enumerate(labels)}}
+
+
+def _of_dinov2(config):
+    """Return the ratio from which transformers computes the width of the MLP."""
+    width, ratio = config.hidden_dim, config.mlp_dim / config.hidden_dim
+    if config.block.gated:
+        ratio *= 1.5
+        if (int(int(width * ratio) * 2 / 3) + 7) // 8 * 8 != config.mlp_dim:
+            raise CannotHold(f"config.json of DINOv2 needs an mlp_dim that is a multiple of 8; got {config.mlp_dim}")
+    elif int(width * ratio) != config.mlp_dim:
+        ratio += 1e-9
+    return {"mlp_ratio": round(ratio) if ratio == round(ratio) else ratio}
+
+
+def _of_dinov3(config):
+    return {"value_bias": config.qkv_bias, **({"hidden_act": "silu"} if config.block.gated else {})}
+
+
+def _of_beit(config):
+    is_shared = config.position_placement == "shared"
+    return {"use_relative_position_bias": not is_shared, "use_shared_relative_position_bias": is_shared}
+
+
+# `keys` of a model type -> function of the config that returns the keys that follow from several fields
+_SPECIAL_KEYS = {
+    "vit": lambda config: {
+        # keras-hub needs the dropout rates
+        "hidden_dropout_prob": config.dropout_rate, "attention_probs_dropout_prob": config.attention_dropout_rate,
+        **({} if config.representation_size is None
+           else {"pooler_output_size": config.representation_size, "pooler_act": "tanh"}),
+    },
+    "swin": lambda config: {
+        "hidden_size": config.stage_dim(len(config.depths) - 1), "use_absolute_embeddings": False,
+    },
+    "dinov2": _of_dinov2,
+    "dinov3": _of_dinov3,
+    "aimv2": lambda config: {
+        "hidden_act": "silu", "use_head": config.pooling == "aim",
+        "is_native": config.position_embedding == "sincos2d_mae",
+    },
+    "beit": _of_beit,
+    "siglip2": lambda config: {"num_patches": _square("embedding.position_grid", config.table_grid) ** 2},
+    "sam": lambda config: {"image_size": _square("image_size", config.usual_size)},
+}  # fmt: skip
+
+
+def _square(name, size):
+    """Return the side of a square; raise `ValueError` for another size, which transformers does not read."""
+    if size[0] != size[1]:
+        raise CannotHold(f"layout 'huggingface' needs a square {name}; the model has {size[0]} x {size[1]}")
+    return size[0]
+
+
+def _side(size):
+    return size[0] if size[0] == size[1] else size
