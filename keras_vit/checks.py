@@ -6,7 +6,7 @@ import math
 import numbers
 import os
 import pathlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -153,11 +153,20 @@ def check_path(name: str, value: Any) -> pathlib.Path:
     return pathlib.Path(value)
 
 
-def check_workdir(value: Any) -> pathlib.Path:
-    """Return the folder of a training run as a path; reject a file."""
+def check_workdir(value: Any, folders: Sequence[str] = (), files: Sequence[str] = ()) -> pathlib.Path:
+    """Return the folder of a training run as a path; reject a file.
+
+    Args:
+        value: the argument `workdir`.
+        folders, files: names that the run writes in it; something else that has one of them is rejected.
+    """
     path = check_path("workdir", value)
     if path.exists() and not path.is_dir():
         raise ValueError(f"workdir must be a folder, or not exist yet; {path} is a file")
+    for name in (*folders, *files):
+        kinds, inside = ("folder", "file") if name in folders else ("file", "folder"), path / name
+        if inside.exists() and inside.is_dir() != (name in folders):
+            raise ValueError(f"{inside} must be the {kinds[0]} of a run, or not exist yet; it is a {kinds[1]}: move it")
     return path
 
 

@@ -5,6 +5,7 @@ import pathlib
 import numpy as np
 import pytest
 
+import keras_vit
 from keras_vit import checks
 
 # check, value, what it returns
@@ -161,3 +162,16 @@ def test_paths_that_are_empty_or_none_are_refused():
         checks.check_path("file", None)
     with pytest.raises(ValueError, match=f"^workdir must be a folder, or not exist yet; {__file__} is a file$"):
         checks.check_workdir(__file__)
+
+
+def test_what_a_run_writes_must_not_be_something_else(tmp_path):
+    (tmp_path / "steps.csv").mkdir()
+    (tmp_path / "logs").touch()
+    with pytest.raises(ValueError, match="logs must be the folder of a run, or not exist yet; it is a file: move it"):
+        keras_vit.train("quickstart", None, tmp_path)
+    (tmp_path / "logs").unlink()
+    with pytest.raises(ValueError, match="steps.csv must be the file of a run, or not exist yet; it is a folder"):
+        keras_vit.train("quickstart", None, tmp_path)
+    (tmp_path / "checkpoints").touch()
+    with pytest.raises(ValueError, match="checkpoints must be the folder of a run"):
+        keras_vit.training.Resume(tmp_path)

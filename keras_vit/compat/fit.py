@@ -82,8 +82,13 @@ class DistributedFit(_OwnFit):
                 f"microbatches must be 1 for a model with its own train_step, which does not split batches; got "
                 f"microbatches={microbatches} for {type(self).__name__}"
             )
+        loss = args[1] if len(args) > 1 else kwargs.get("loss")
+        self._check_losses(loss, [kwargs.get(name) for name in ("metrics", "weighted_metrics")])
         super().compile(*args, **kwargs)
         self._microbatches = microbatches
+
+    def _check_losses(self, loss, metrics):
+        """Check the losses and metrics that `compile` gets; for a subclass."""
 
     def train_step(self, *arguments):
         token = _trained.set(self)
@@ -104,7 +109,8 @@ class DistributedFit(_OwnFit):
 
     def get_compile_config(self):
         config = super().get_compile_config()
-        return {**config, "microbatches": self._microbatches} if config else config
+        # Without microbatches, a `keras.Model` that `keras.models.clone_model` makes of this model can have the config.
+        return {**config, "microbatches": self._microbatches} if config and self._microbatches > 1 else config
 
     def compile_from_config(self, config):
         config = keras.saving.deserialize_keras_object(dict(config))

@@ -61,7 +61,8 @@ class ViTConfig(ImageConfig):
             weights.
         remat: what the backward pass computes again to save memory, beyond norms, GELU and attention weights, which are
             always computed again: `attention` with its norm and projections; or the whole `block`, of which only the
-            input is stored. None computes neither again.
+            input is stored. None computes neither again. From the second step on, dropout and stochastic depth draw
+            other masks than with None, with the same rates.
         scan_layers: run the blocks as one loop, which the compiler translates once, so that deep models compile faster;
             JAX only. The weights, their names and the files stay the same. It acts where the model itself is called,
             not in a `feature_extractor`.

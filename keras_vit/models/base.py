@@ -47,6 +47,11 @@ class Model(DistributedFit, keras.Model):
     Warns:
         UserWarning: if the first images that `fit`, `evaluate` or `predict` gets are in another range than the model
             expects, such as pixel values from 0 to 255; if `labels` are the class names of the data in another order.
+            From `compile` of a model of the package, if it ends in logits and a loss expects probabilities, or if it
+            has one class and a loss compares several.
+
+    Raises:
+        ValueError: from `compile`, if the model ends in a softmax or a sigmoid and a loss or metric expects logits.
     """
 
     labels: Any = None  # class names, one per logit
@@ -56,6 +61,11 @@ class Model(DistributedFit, keras.Model):
         from keras_vit.models.training_warnings import look_at  # that module imports this one
 
         look_at(self, method, data, self._looks, function)
+
+    def _check_losses(self, loss, metrics):
+        from keras_vit.models.training_warnings import check_losses  # that module imports this one
+
+        check_losses(self, loss, metrics)
 
     def _images_in(self, batch):
         from keras_vit.models.training_warnings import images_in  # that module imports this one
@@ -183,24 +193,6 @@ class ImageModel(Model):
         self.weights_path: pathlib.Path | None = None  # not saved: the file may move
         self.names_prefix: tuple[str, str] | None = None  # (marker of a layout, start of the names in its file)
         self.table_method: str | None = None  # method of resizing the position tables of the file
-
-    def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Configure the model for training, see `keras_vit.Model`.
-
-        Args:
-            *args, **kwargs: as in `keras_vit.Model.compile`.
-
-        Raises:
-            ValueError: as `keras_vit.Model.compile`.
-
-        Warns:
-            UserWarning: if the model ends in logits and a loss expects probabilities, or if the model has one class and
-                a loss compares several.
-        """
-        from keras_vit.models.training_warnings import warn_of_loss  # that module imports this one
-
-        super().compile(*args, **kwargs)
-        warn_of_loss(self.loss, self._config)
 
     @property
     def config(self) -> ImageConfig:

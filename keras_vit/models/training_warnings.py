@@ -9,8 +9,8 @@ import keras
 import numpy as np
 
 from keras_vit.compat.tensorflow_fit import LOOKED_AT
-from keras_vit.models.base import ADVICE
-from keras_vit.models.encoders import images_of
+from keras_vit.models.base import ADVICE, ImageModel
+from keras_vit.models.encoders import images_of, output_activation
 
 _CERTAIN = 4.0  # times the largest prepared value; no augmentation goes this far
 _BETWEEN_CLASSES = ("categoricalcrossentropy", "sparsecategoricalcrossentropy")  # losses, see `_kind`
@@ -84,6 +84,27 @@ def _warn(subject, preprocessing, images):
         )
 
 
+def check_losses(model, loss, metrics):
+    """Reject losses and metrics that take logits if the model returns probabilities; call `warn_of_loss`.
+
+    Keras on TensorFlow warns and uses the logits. On JAX, a second softmax or sigmoid would be applied.
+
+    Args:
+        model: a Keras model.
+        loss, metrics: arguments of `compile`.
+    """
+    activation = output_activation(model)
+    for part in keras.tree.flatten([loss, metrics]) if activation in ("softmax", "sigmoid") else ():
+        if getattr(part, "from_logits", getattr(part, "keywords", {}).get("from_logits")) is True:
+            raise ValueError(
+                f"loss and metrics must have from_logits=False, as {model.name} ends in a {activation}; got "
+                f"{getattr(part, 'name', part)!r} with from_logits=True (or build the model with "
+                "classifier_activation=None)"
+            )
+    if isinstance(model, ImageModel):
+        warn_of_loss(loss, model.config)
+
+
 def warn_of_loss(loss, config):
     """Warn if a loss would clip logits to probabilities, or compares classes although the model has one logit.
 
@@ -96,7 +117,8 @@ def warn_of_loss(loss, config):
     for part in keras.tree.flatten(loss):
         found = keras.losses.get(part) if isinstance(part, str) else part
         name = part if isinstance(part, str) else getattr(part, "__name__", type(part).__name__)
-        if config.classes == 1 and _kind(found) in _BETWEEN_CLASSES:
+        compares = _kind(found) in _BETWEEN_CLASSES or getattr(found, "kind", None) == "softmax"  # our CrossEntropy
+        if config.classes == 1 and compares:
             problem = (
                 "compares classes, and this model has classes=1: build it with classes=2, or give "
                 "keras.losses.BinaryCrossentropy(from_logits=True)"
@@ -109,7 +131,7 @@ def warn_of_loss(loss, config):
             )
         else:
             continue
-        warnings.warn(f"loss {name} {problem}", stacklevel=3)
+        warnings.warn(f"loss {name} {problem}", stacklevel=5)
 
 
 def _takes_probabilities(loss):

@@ -17,6 +17,7 @@ from keras_vit.training.checkpoint_files import disk_errors, write_atomically, w
 from keras_vit.training.workers import save_model
 
 _WAIT = 30  # seconds of training before the speed is stable enough for an estimate
+_DIGITS = 9  # of a step at most, as in the names of checkpoints
 _WORTH_TELLING = 90  # seconds; shorter estimates are not logged
 
 _METRICS = ("loss", "accuracy", "mean_absolute_error")
@@ -176,7 +177,7 @@ def _lines_until(path, step):
     whole = [line for line in lines if line.endswith("\n")]
     for number, line in enumerate(whole, 1):
         first = line.strip().partition(",")[0]
-        is_row = first.isdecimal() if number > 1 else first == "step"
+        is_row = first.isdecimal() and len(first) <= _DIGITS if number > 1 else first == "step"
         if not is_row or line.count(",") != whole[0].count(","):
             raise ValueError(
                 f"{path} must be the table of steps that this run wrote; line {number} is {line[:60]!r}: "

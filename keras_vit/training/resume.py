@@ -77,7 +77,7 @@ class Resume(keras.callbacks.Callback):
     ) -> None:
         super().__init__()
         self._every = checks.check_integer("every_steps", every_steps)
-        self._workdir = checks.check_workdir(workdir)
+        self._workdir = checks.check_workdir(workdir, (CHECKPOINTS,))
         self._files = CheckpointFolder(self._workdir / CHECKPOINTS, checks.check_integer("keep", keep, minimum=0))
         self._run = as_read(run or {})
         self._thread = self._write = None

@@ -23,7 +23,7 @@ from keras_vit.models.distillation import student_of
 from keras_vit.models.encoders import find_encoder
 from keras_vit.models.layer_states import restart_lora
 from keras_vit.training import progress
-from keras_vit.training.checkpoint_files import held, write_text
+from keras_vit.training.checkpoint_files import CHECKPOINTS, held, write_text
 from keras_vit.training.distribution import DISTRIBUTIONS, Devices, distribution
 from keras_vit.training.identity import check_same_run, run_identity
 from keras_vit.training.recipe import Recipe
@@ -33,6 +33,8 @@ from keras_vit.training.resume import Resume
 from keras_vit.training.workers import save_model, value_of
 from keras_vit.typing import PathLike
 from keras_vit.zoo import VARIANTS, create_model, variant_name
+
+_FILES = ("steps.csv", "history.csv", "history.json", "recipe.json", "curves.png", "best.keras", "model.keras")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,7 +131,7 @@ def train(
         recipe = RECIPES[checks.check_choice("recipe", recipe, RECIPES)]
     checks.check_integer("checkpoint_every", checkpoint_every)
     verbose = progress.verbosity(verbose)
-    workdir = checks.check_workdir(workdir)
+    workdir = checks.check_workdir(workdir, (CHECKPOINTS, "logs"), _FILES)
     if weights is not None:
         checks.check_path("weights", weights)
     if not isinstance(strategy, Devices):

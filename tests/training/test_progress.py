@@ -187,6 +187,7 @@ class TestTables:
             (b"step,epoch,loss\n1,1,2.0\ngarbage\n", 3, r"'garbage\\n'"),
             (b"step,epoch,loss\n1,1,2.01,1,2.0\n", 2, r"'1,1,2.01,1,2.0\\n'"),
             (b"step,epoch,loss\n\x00\x00\n", 2, ""),
+            (b"step,epoch,loss\n" + 5000 * b"1" + b",1,2.0\n", 2, "'1111"),
         ],
     )
     def test_garbage_is_named_with_its_file_and_line(self, resumed, tmp_path, content, line, shown):
