@@ -12,7 +12,7 @@ import pathlib
 import re
 import warnings
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 import PIL.ExifTags
@@ -33,7 +33,7 @@ _GREY_MODES = ("1", "L", "LA", "La")
 _TOLERANCE = 1e-4  # share of the range: float32 resampling produces values such as 1.0000001, which are clipped
 
 # an image, or a list or tuple of images; an array may contain several
-_Image: TypeAlias = PathLike | bytes | PIL.Image.Image | SupportsArray
+_Image: TypeAlias = PathLike | bytes | BinaryIO | PIL.Image.Image | SupportsArray
 Images: TypeAlias = _Image | Sequence[_Image]
 
 
@@ -43,11 +43,12 @@ def preprocess(
     """Convert images to model input.
 
     Args:
-        images: a path, the bytes of an encoded file, a `PIL.Image.Image`, an array (height, width), (height, width,
-            channels) or (images, height, width, channels), or a list or tuple of any of these except arrays of rank 4.
-            Arrays are NumPy arrays or anything that `np.asarray` accepts (TensorFlow, JAX), with 1, 3 or 4 channels;
-            a fourth channel, alpha, is dropped. The EXIF orientation of JPEG, PNG and WebP files and of PIL images is
-            applied, as in browsers; the official code ignores it.
+        images: a path, the bytes of an encoded file, a file opened in binary mode, a `PIL.Image.Image`, an array
+            (height, width), (height, width, channels) or (images, height, width, channels), or a list or tuple of any
+            of these except arrays of rank 4. Addresses are not downloaded. Arrays are NumPy arrays or anything that
+            `np.asarray` accepts (TensorFlow, JAX), with 1, 3 or 4 channels; a fourth channel, alpha, is dropped. The
+            EXIF orientation of JPEG, PNG and WebP files and of PIL images is applied, as in browsers; the official code
+            ignores it.
         preprocessing: a `Preprocessing`, such as `model.preprocessing`.
         value_range: darkest and brightest value of the arrays in `images`, such as `(0, 255)`. None uses the range of
             the dtype for unsigned integers (uint8: 0 to 255) and `(0, 1)` for floats; signed integers need a range.
@@ -99,6 +100,11 @@ def stack(images, preprocessing):
 
 def check_file(path):
     """Raise unless `path` is an existing file."""
+    if re.match(r"[a-z][a-z0-9+.-]+:/", os.fspath(path)) and not os.path.exists(path):
+        raise FileNotFoundError(
+            f"{os.fspath(path)} is an address, and images are not downloaded: pass a local file, or the bytes that "
+            "urllib.request.urlopen(address).read() returns"
+        )
     if os.path.isdir(path):
         raise ValueError(
             f"{os.fspath(path)} is a folder, not an image: pass its files, or use keras_vit.data.from_directory"
@@ -204,11 +210,23 @@ def _no_array(name, image):
         return lambda channels: decode(name, bytes(image), channels)
     if isinstance(image, PIL.Image.Image):
         return lambda channels: from_pil(name, image)
+    if hasattr(image, "read"):
+        return lambda channels: decode(name, _contents(name, image), channels)
     if isinstance(image, (list, tuple)):
         raise TypeError(
             f"{name} must be a path, the bytes of a file, a PIL image or an array; got a {type(image).__name__}"
         )
     return None
+
+
+def _contents(name, file):
+    """Return the bytes of an open file from its start, as Pillow reads it."""
+    if getattr(file, "seekable", bool)():
+        file.seek(0)
+    contents = file.read()
+    if not isinstance(contents, (bytes, bytearray)):
+        raise TypeError(f"{name} must be a file opened in binary mode; read() returns {type(contents).__name__}")
+    return contents
 
 
 def _from_array(name, array, value_range, is_in_list):

@@ -30,7 +30,7 @@ def predict(
     Args:
         model: a classifier of keras_vit, or layers after one, such as a new head; its `preprocessing` and `labels` are
             used, see `keras_vit.Model`.
-        images: a path, bytes, a PIL image, an array, or a list of them, as in `keras_vit.preprocess`.
+        images: a path, bytes, an open file, a PIL image, an array, or a list of them, as in `keras_vit.preprocess`.
         top: number of classes per image, best first; all classes if the model has fewer.
         value_range: darkest and brightest value of the arrays in `images`, as in `keras_vit.preprocess`.
         verbose: whether to show a progress bar.

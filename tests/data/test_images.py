@@ -2,6 +2,7 @@
 
 import io
 import pathlib
+import types
 
 import numpy as np
 import PIL.Image
@@ -44,6 +45,26 @@ def test_every_form_of_one_image_gives_the_same(file):
         result = preprocess(form, SAME_SIZE)
         assert result.dtype == np.float32 and result.shape == (1, 16, 16, 3)
         np.testing.assert_allclose(result[0], EXPECTED, atol=1e-6, err_msg=str(type(form)))
+
+
+def test_open_files_are_read_from_their_start(file):
+    path, expected = file, preprocess(file, SAME_SIZE)
+    stream = io.BytesIO()
+    PIL.Image.open(path).save(stream, "png")  # the position is now the end
+    with open(path, "rb") as opened, open(path, encoding="latin-1") as text, open(path, "rb", buffering=0) as raw:
+        for given in (opened, raw, [stream], path.read_bytes()):
+            for _ in range(2):
+                np.testing.assert_array_equal(preprocess(given, SAME_SIZE), expected)
+        pipe = types.SimpleNamespace(read=opened.read)  # without seek
+        opened.seek(0)
+        np.testing.assert_array_equal(preprocess(pipe, SAME_SIZE), expected)
+        with pytest.raises(TypeError, match=r"images\[0\] must be a file opened in binary mode; read\(\) returns str"):
+            preprocess([text], SAME_SIZE)
+        with pytest.raises(ValueError, match="images must be an image .*; it is empty"):
+            preprocess(io.BytesIO(), SAME_SIZE)
+    for address in ("https://host/cat.jpg", "gs://bucket/cat.png", pathlib.Path("http://host/x.png")):
+        with pytest.raises(FileNotFoundError, match="is an address, and images are not downloaded: pass a local file"):
+            preprocess(address, SAME_SIZE)
 
 
 def test_a_list_may_mix_forms_and_sizes_and_keeps_its_order(file):
@@ -94,7 +115,7 @@ def test_refusals_name_the_image(tmp_path, file):
         ([IMAGE, b"text"], ValueError, r"images\[1\] must be an image.*starts with text"),
         ([IMAGE, [IMAGE]], TypeError, r"images\[1\] must be a path.*got a list"),
         ([IMAGE, IMAGE[None]], ValueError, r"images\[1\] must have shape.*got \(1, 16, 16, 3\)"),
-        (io.BytesIO(b"x"), TypeError, "got _io.BytesIO"),
+        (object(), TypeError, "got builtins.object"),
         ([], ValueError, r"at least one image; got \[\]"),
     ]
     for images, error, message in refused:
