@@ -110,15 +110,17 @@ def identify(
     if foreign is not None:
         families = [name for name in families if name == VARIANTS[foreign.variant].family] or families
     found = [name for name in found if VARIANTS[name].family in families] or found
+    is_pooled = fields.get("pooling") in _ATTENTIVE
+    decided = known if is_pooled else {"head.map_heads": None, "head.map_prefix": None, **known}
     table: Variant | Family | None
     if found:
         table, values = VARIANTS[found[0]], flattened(reference_config(found[0]).to_dict())
-        _check_equal(path, {name: reference_config(name) for name in found}, known, description.usual)
+        _check_equal(path, {name: reference_config(name) for name in found}, decided, description.usual)
         notes = [f"the names and shapes of the file are those of {found[0]}"]
     else:
         if variant not in FAMILIES and description.checkpoint.config is None:
             families = _families(fields, families or _USUAL_FAMILIES - {None}) or families[:1]
-            _check_equal(path, {name: _family_config(name) for name in families}, {"num_heads": None, **known}, {})
+            _check_equal(path, {name: _family_config(name) for name in families}, {"num_heads": None, **decided}, {})
         checked = [name for name in _STRUCTURE if name not in given]
         if variant is not None and not _fits(fields, _family_config(variant), True, checked):
             raise ValueError(f"{path} must hold a model of the family {variant!r}; it holds {_described(fields)}")

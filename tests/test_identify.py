@@ -12,6 +12,7 @@ import keras_vit
 from keras_vit.checkpoints.description import describe
 from keras_vit.checkpoints.match import make_plan
 from keras_vit.compat.initial_values import build_deferred
+from keras_vit.config.unseen import KEY, to_text
 from keras_vit.identify import identify
 from keras_vit.models import build_model
 from keras_vit.variants import VARIANTS
@@ -60,6 +61,18 @@ def test_each_variant_is_found_by_its_arrays(name, library):
     for field in ("class_token", "layer_scale_init", "embedding.resize"):
         changed[field] = config.field(field)
     assert built.replace(**changed) == config
+
+
+def test_our_metadata_decides_between_variants_of_equal_arrays():
+    """The arrays are those of CLIPs with other activations, and of a Perception Encoder with rotary positions."""
+    for name in ("CLIP-B_16", "OpenCLIP-B_16"):
+        for library in ("timm", "original"):
+            config, description = file_of(name, library)
+            with pytest.raises(ValueError, match="differ in gelu, block.rotary: pass variant="):
+                identify(description, None, {})
+            ours = dataclasses.replace(description.checkpoint, metadata={KEY: to_text(config, None)})
+            built, _, _ = identify(describe(ours), None, {})
+            assert built == config.replace(name=built.name, dtype=built.dtype)
 
 
 @pytest.mark.parametrize("name", ["ViT-Ti_16", "ViT-S_16", "ViT-B_16"])

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import safetensors.numpy
 from official_files import check_equal, npz
 
 import keras_vit
@@ -93,3 +94,19 @@ def test_scanned_blocks(make_model, weights_of, tiny_zoo, arrays, tmp_path):
     scanned["params/Transformer/encoderblock/LayerNorm_0/scale"] = np.zeros((10**9, 0), "float32")
     with pytest.raises(ValueError, match=r"must stack all blocks, at most 1000, .*; got shape \(1000000000, 0\)"):
         keras_vit.load_weights(make_model(), npz(tmp_path / "b.npz", scanned))
+
+
+def test_registers_may_be_a_table_without_rows(make_model, weights_of, tmp_path):
+    """As in every DINOv3 of transformers that has no registers."""
+    block = {"rotary": {"kind": "dinov3"}, "key_bias": False}
+    source = make_model(seed=1, position_embedding="none", layer_scale_init=1.0, block=block, include_top=False)
+    names = {"huggingface": "embeddings.register_tokens", "timm": "reg_token"}
+    for layout, name in names.items():
+        path = tmp_path / f"{layout}.safetensors"
+        keras_vit.save_weights(source, path, layout)
+        arrays = {**safetensors.numpy.load_file(path), name: np.zeros((1, 0, 8), "float32")}
+        with safetensors.safe_open(path, "numpy") as file:
+            metadata = file.metadata()
+        safetensors.numpy.save_file(arrays, path, metadata)
+        model = keras_vit.load(path, image_size=16)
+        check_equal(weights_of(model), weights_of(source))

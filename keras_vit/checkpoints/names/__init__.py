@@ -53,7 +53,8 @@ def fold_entries(path, entries, layout):
 
     Folding unifies dialects (see `LAYOUTS`), turns vectors stored as (1, 1, 1, channels) into vectors and tables of
     other ranks (`Layout.ranks`) into tables of rank 3, splits arrays that stack all blocks into one per block, cuts
-    arrays that join several of ours (`Layout.cuts`), and drops buffers, optimizer state and what the layout sets aside.
+    arrays that join several of ours (`Layout.cuts`), and drops buffers, optimizer state, what the layout sets aside and
+    tables without rows.
     Reading an array with NaN or infinite values raises a warning with its name.
 
     Raises:
@@ -63,6 +64,8 @@ def fold_entries(path, entries, layout):
     for entry in entries.values():
         name, shape = fold(layout, entry.name), entry.shape
         if any(re.search(pattern, name) for pattern in (layout.ignored, *layout.aside.values()) if pattern is not None):
+            continue
+        if len(shape) == 3 and shape[1] == 0:  # the registers of a model without registers
             continue
         if (rank := layout.rank_of(name)) is not None:
             shape = (1,) * (3 - len(shape)) + shape if rank < 3 else (1, math.prod(shape[:-1]), *shape[-1:])
