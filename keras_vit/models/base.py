@@ -25,7 +25,7 @@ _STANDARDISATION = "preprocessing"  # the layer of a model with include_preproce
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class Model(DistributedFit, keras.Model):
+class Model(weights_files.SavedToH5, DistributedFit, keras.Model):
     """Extend `keras.Model` with a `fit` for several devices that can be resumed.
 
     Training on several devices, or resumed after an interruption, gives the results of one uninterrupted run on one

@@ -3,12 +3,40 @@
 import json
 import pathlib
 import zipfile
+from typing import Any
 
 import h5py
+import keras
 
 from keras_vit.config.unseen import KEY, from_text, unseen, with_usual
 from keras_vit.files import check_regular, parse_json, replace_file
 from keras_vit.layers import AddPositionEmbs
+from keras_vit.models.layer_states import lora_layers
+from keras_vit.typing import PathLike
+
+
+class SavedToH5:
+    """Save a Keras model to legacy `.h5` files that can be loaded.
+
+    Keras writes the name of the class, and finds only its registered name.
+    """
+
+    def save(self, filepath: PathLike, *args: Any, **kwargs: Any) -> None:
+        """Save the model as `keras.Model.save` does.
+
+        Args:
+            filepath: path of the file; LoRA is merged into the kernels of an `.h5` file.
+            *args, **kwargs: as in `keras.Model.save`.
+        """
+        from keras_vit.models.lora import merge_lora  # that module imports this one
+
+        is_h5 = str(filepath).endswith((".h5", ".hdf5"))
+        model: Any = merge_lora(self) if is_h5 and lora_layers(self) else self  # type: ignore[type-var]
+        super(SavedToH5, model).save(filepath, *args, **kwargs)
+        if is_h5:
+            with h5py.File(filepath, "r+") as file:
+                class_name = {"class_name": keras.saving.get_registered_name(type(model))}
+                file.attrs["model_config"] = json.dumps({**json.loads(file.attrs["model_config"]), **class_name})
 
 
 def state(filepath, text):

@@ -47,6 +47,27 @@ def test_weights_of_the_same_size_bring_their_optimizer_along(make_model, tmp_pa
         np.testing.assert_array_equal(mine, other)
 
 
+def test_h5_files_of_keras_hold_whole_models(make_model, make_images, run, tmp_path):
+    """`ModelCheckpoint("best.h5")` and mlflow write them; tests/test_families.py loads those of all families."""
+    model, labels = make_model(labels=list("abcde")), np.array([0, 1, 2])
+    images = make_images(model)
+    wrapped = keras_vit.Model(model.input, keras.layers.Dense(2)(model(model.input)))
+    for each in (model, wrapped):
+        _compile(each, 1)
+        each.fit(images, labels % 2, verbose=0, callbacks=[keras.callbacks.ModelCheckpoint(tmp_path / "best.h5")])
+        loaded = keras.saving.load_model(tmp_path / "best.h5")
+        assert type(loaded) is type(each) and loaded.compiled
+        np.testing.assert_array_equal(run(loaded, images), run(each, images))
+    model = keras_vit.clone(model)
+    keras_vit.add_lora(model, rank=2)
+    model.get_layer("block_00").attention.qkv.lora_kernel_b.assign_add(np.ones((2, 48), "float32"))
+    model.save(tmp_path / "lora.h5")
+    loaded = keras.saving.load_model(tmp_path / "lora.h5")
+    assert (loaded.config, loaded.labels, loaded.compiled) == (model.config, model.labels, False)
+    assert not any("lora" in weight.path for weight in loaded.weights)
+    np.testing.assert_allclose(run(loaded, images), run(model, images), atol=1e-5)
+
+
 def test_weights_for_a_model_without_optimizer_come_without_warning(make_model, tmp_path):
     source, target = _other_weights(make_model()), make_model(image_size=32)
     _compile(source, 1)
