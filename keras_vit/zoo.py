@@ -223,8 +223,8 @@ def load(
     path = fetch(locate(source, "", image_size))
     about: dict[str, Any] = {"preprocessing": preprocessing, "labels": labels, "name": name}
     if str(path).endswith(".keras"):
-        chosen = None if resize == "auto" else resize
-        return load_whole(path, {"variant": variant, "image_size": image_size, "resize": chosen, **about, **arguments})
+        given = {"resize": None if resize == "auto" else resize, "image_size": image_size, **flattened(arguments)}
+        return load_whole(path, {"variant": variant, **about, **given})
     description = describe(open_checkpoint(path))
     if variant is not None and variant not in FAMILIES:
         variant = variant_name("variant", variant)

@@ -9,6 +9,7 @@ from typing import Any
 
 from keras_vit import checks
 from keras_vit.checkpoints.foreign_names import find_foreign
+from keras_vit.checkpoints.readers import PROCESSORS
 from keras_vit.checkpoints.timm_names import of_architecture, of_words
 from keras_vit.checks import check_integers, check_string
 from keras_vit.config import ImageConfig, Preprocessing
@@ -72,8 +73,9 @@ def read_stated(checkpoint, family, layout):
                 theirs = _read_timm(values, family, layout, checkpoint.entries)
             else:
                 theirs = _read_huggingface(values, family)
-    with _named(repr(str(path.parent / "preprocessor_config.json"))):
-        preprocessing = theirs.preprocessing or _huggingface_preprocessing(checkpoint.preprocessor)
+    processor = checkpoint.preprocessor or {}
+    with _named(repr(str(path.parent / PROCESSORS["image_processor" not in processor]))):
+        preprocessing = theirs.preprocessing or _huggingface_preprocessing(processor.get("image_processor", processor))
     with _named(f"the metadata of {str(path)!r}"):
         ours = from_text(checkpoint.metadata.get(KEY), str(path))
         sizes = {"grid_size": theirs.grid_size, "image_size": theirs.image_size}
@@ -84,7 +86,8 @@ def read_stated(checkpoint, family, layout):
             # no rounding and a single bilinear interpolation, so it cannot distinguish these.
             exact = Preprocessing.from_dict({**ours["preprocessing"], "in_model": False})
             kind = "bilinear_antialias" if exact.interpolation == "bilinear" else exact.interpolation
-            if preprocessing in (None, exact.replace(rounding="transformers", interpolation=kind)):
+            alike = exact.replace(rounding="transformers", interpolation=kind)
+            if preprocessing is None or alike in (preprocessing, preprocessing.at(preprocessing.image_size)):
                 preprocessing = exact
         labels = theirs.labels or _labels("labels", ours.get("labels"))
     activation = model.classifier_activation if (model := ours["model"]) else None
@@ -362,8 +365,9 @@ HF_INTERPOLATIONS = {0: "nearest", 2: "bilinear_antialias", 3: "bicubic"}  # num
 
 
 def _huggingface_preprocessing(values):
-    if values is None:
+    if not values:
         return None
+    values, native = {key: value for key, value in values.items() if value is not None}, {}
     for key in ("do_resize", "do_rescale"):
         _checked_value(key, values.get(key, True), [True])
     scale = values.get("rescale_factor", True)
@@ -373,7 +377,7 @@ def _huggingface_preprocessing(values):
     is_padded = isinstance(size, dict) and "longest_edge" in size
     if "max_num_patches" in values:  # SigLIP 2 NaFlex: the square of most patches
         most, step = (checks.check_integer(key, values[key]) for key in ("max_num_patches", "patch_size"))
-        size = (math.isqrt(most) * step,) * 2
+        size, native = (math.isqrt(most) * step,) * 2, {"patch_size": step, "max_tokens": most}
     elif is_padded:
         _checked_value("do_pad", values.get("do_pad", True), [True])
         padded = values.get("pad_size") or {"height": size["longest_edge"], "width": size["longest_edge"]}
@@ -390,6 +394,7 @@ def _huggingface_preprocessing(values):
         pad=is_padded,
         interpolation=_one_of("resample", values.get("resample", 2), HF_INTERPOLATIONS),
         rounding="transformers",
+        **native,
         mean=tuple(values.get("image_mean", (0.5, 0.5, 0.5))) if is_normalised else (0.0, 0.0, 0.0),
         std=tuple(values.get("image_std", (0.5, 0.5, 0.5))) if is_normalised else (1.0, 1.0, 1.0),
     )

@@ -44,7 +44,8 @@ class Checkpoint:
         entries: dict from array name to `Entry`.
         metadata: dict of the strings in the file's metadata.
         config: the `config.json` next to or inside the file, a dict, or None.
-        preprocessor: the `preprocessor_config.json` next to the file, a dict, or None.
+        preprocessor: the `preprocessor_config.json` next to the file, or a `processor_config.json` that has an
+            `image_processor`, a dict, or None.
     """
 
     path: pathlib.Path

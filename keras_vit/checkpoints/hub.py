@@ -6,14 +6,13 @@ import inspect
 import pathlib
 import warnings
 
-from keras_vit.checkpoints.readers import INDEX, OPENCLIP, parts_of
+from keras_vit.checkpoints.readers import INDEX, OPENCLIP, PROCESSORS, parts_of
 from keras_vit.checkpoints.transfer import TooLarge
 from keras_vit.files import MAX_JSON
 
 PREFIX = "hf://"
 
 _CONFIG = "config.json"
-_PREPROCESSOR = "preprocessor_config.json"
 _WEIGHTS = "model.safetensors"
 _MAX_BYTES = 32 * 2**30  # maximum for the weights of a repository that is not a release; DINOv3-7B has 26.9 GB
 
@@ -21,11 +20,12 @@ _MAX_BYTES = 32 * 2**30  # maximum for the weights of a repository that is not a
 def fetch_repository(address, most=_MAX_BYTES, beside=()):
     """Download the weights of a repository and their JSON files, or find them in the cache.
 
-    It downloads `config.json`, `preprocessor_config.json` if present, and `model.safetensors` (or the files that
-    `model.safetensors.index.json` lists, or OpenCLIP's files), all of one commit. huggingface_hub controls the cache
-    (`HF_HOME`), the endpoint (`HF_ENDPOINT`), the access token (`HF_TOKEN`), the progress bar and the offline mode
-    (`HF_HUB_OFFLINE`). Without a connection, the cached files are used. JSON files of more than `files.MAX_JSON` and
-    weights of more than `most` bytes raise an error, either when the hub states their size or during the download.
+    It downloads `config.json`, `preprocessor_config.json` and `processor_config.json` if present, and
+    `model.safetensors` (or the files that `model.safetensors.index.json` lists, or OpenCLIP's files), all of one
+    commit. huggingface_hub controls the cache (`HF_HOME`), the endpoint (`HF_ENDPOINT`), the access token (`HF_TOKEN`),
+    the progress bar and the offline mode (`HF_HUB_OFFLINE`). Without a connection, the cached files are used. JSON
+    files of more than `files.MAX_JSON` and weights of more than `most` bytes raise an error, either when the hub states
+    their size or during the download.
 
     Args:
         address: `hf://org/repo`, or `hf://org/repo@revision` with a branch, a tag or a commit.
@@ -62,10 +62,11 @@ def fetch_repository(address, most=_MAX_BYTES, beside=()):
             raise FileNotFoundError(f"{address} must hold {_CONFIG}; it does not")
         folder, commit = config.parent, config.parent.name  # the cache has one folder per commit
         try:
-            download(_PREPROCESSOR, commit, is_commit=True)
+            for name in reversed(PROCESSORS):
+                download(name, commit, is_commit=True)
         except errors.LocalEntryNotFoundError:
             warnings.warn(
-                f"the cache has no {_PREPROCESSOR} of {address}, and it is unknown whether the hub has one: "
+                f"the cache has no {name} of {address}, and it is unknown whether the hub has one: "
                 "check the preprocessing of the model",
                 stacklevel=2,
             )

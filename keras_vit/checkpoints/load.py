@@ -93,12 +93,14 @@ def note_on(plan, model):
     model.names_prefix, model.table_method = plan.description.prefix, plan.resize
     if plan.kept is not None:
         keep_resize(model, plan.kept)
+    stated, is_native = plan.description.preprocessing, model.config.field("embedding.images_per_sequence")
+    model.max_tokens = stated and stated.max_tokens
     if not plan.head_loaded or model.preprocessing_source != "default":
         return
-    stated = plan.description.preprocessing
     if stated is not None and model.preprocessing.channels in (1, stated.channels):
         stated = stated.grey() if model.preprocessing.channels == 1 else stated
-        model.preprocessing = stated.at(model.config.image_size or stated.image_size)
+        fixed = stated.at(model.config.image_size or stated.image_size)
+        model.preprocessing = fixed.native(model.config.patch_size, stated.max_tokens or 256) if is_native else fixed
     elif plan.description.layout in _SEVERAL_PROTOCOLS:
         model.assume_preprocessing()
 
@@ -115,7 +117,13 @@ def load_whole(path, given):
     """
     for argument, value in given.items():
         if value is not None:
-            raise ValueError(f"{str(path)!r} states its whole model, so {argument} must be None; got {value!r}")
+            file, changed = repr(str(path)), {argument: value}
+            raise ValueError(
+                f"{file} states its whole model, so {argument} must be None; got {value!r} (load it without arguments; "
+                "set model.labels or model.preprocessing, use keras_vit.resize(model, image_size, method), or make new "
+                f"= type(model)(model.config.replace(**{changed}), preprocessing=model.preprocessing), "
+                f"then keras_vit.load_weights(new, {file}))"
+            )
     return check_model(keras.saving.load_model(path))
 
 

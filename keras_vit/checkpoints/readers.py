@@ -19,6 +19,8 @@ from keras_vit.files import Refused, check_regular, parse_json, read_table
 from keras_vit.logs import LOGGER
 
 INDEX = "model.safetensors.index.json"  # weights that are split over several files
+# The first one, which transformers 5 writes for text and images, takes precedence if it has an `image_processor`.
+PROCESSORS = ("processor_config.json", "preprocessor_config.json")
 OPENCLIP = ("open_clip_model.safetensors", "open_clip_config.json")
 
 _PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
@@ -69,8 +71,10 @@ def open_checkpoint(path):
     config, preprocessor = found.config, None
     if found.kind == "safetensors":
         _check_scales(path, entries)
-        beside = (OPENCLIP[1] if path.name == OPENCLIP[0] else "config.json", "preprocessor_config.json")
-        config, preprocessor = (_json_beside(path, name) for name in beside)
+        config = _json_beside(path, OPENCLIP[1] if path.name == OPENCLIP[0] else "config.json")
+        preprocessor = _json_beside(path, PROCESSORS[0])
+        if preprocessor is None or preprocessor.get("image_processor") is None:
+            preprocessor = _json_beside(path, PROCESSORS[1])
     return Checkpoint(path, found.kind, entries, found.metadata, config, preprocessor)
 
 

@@ -193,6 +193,7 @@ class ImageModel(Model):
         self.weights_path: pathlib.Path | None = None  # not saved: the file may move
         self.names_prefix: tuple[str, str] | None = None  # (marker of a layout, start of the names in its file)
         self.table_method: str | None = None  # method of resizing the position tables of the file
+        self.max_tokens: int | None = None  # that the file states for images in their own aspect ratios
 
     @property
     def config(self) -> ImageConfig:

@@ -74,8 +74,7 @@ def resize(
             right; otherwise see `whole_patches` of `EmbeddingConfig`.
         images_per_sequence: with `native`, the number of images that a sequence may hold. The outputs are (batch,
             classes) for 1, and (batch, images_per_sequence, classes) above.
-        max_tokens: with `native`, the largest number of patches of an image, for the model's preprocessing; None is
-            256. This preprocessing neither crops nor pads.
+        max_tokens: with `native`, the most patches of an image; its preprocessing neither crops nor pads. None is 256.
 
     Raises:
         TypeError: if `model` is not a model of this package.
@@ -153,7 +152,8 @@ def or_for_any_size(build: BuildT) -> BuildT:
         if image_size is not None and image_size != "native":
             return build(*args, image_size=image_size, **arguments)
         model = build(*args, image_size="file", **arguments)
-        return resize(model, image_size, model.table_method or "auto", bool(model.config.field("embedding.pad")))
+        pad, most = bool(model.config.field("embedding.pad")), model.max_tokens if image_size else None
+        return resize(model, image_size, model.table_method or "auto", pad, max_tokens=most)
 
     return cast(BuildT, build_or_open)
 

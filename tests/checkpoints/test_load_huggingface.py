@@ -108,6 +108,38 @@ def test_preprocessor_config_json(tiny_zoo, hub_folder, values, expected):
     assert tiny_zoo(hub_folder(preprocessor=values), classes=3).preprocessing == expected.at(16)
 
 
+def test_processor_config_json(tiny_zoo, hub_folder, make_model):
+    """transformers 5 writes it alone for a processor of text and images; its image_processor takes precedence."""
+    folder = hub_folder(preprocessor={"size": 16, "resample": 3})
+    path = folder / "processor_config.json"
+    section = {"image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 18}, "resample": 0}
+    section |= {"crop_size": {"height": 16, "width": 16}, "do_center_crop": True, "image_mean": [0.1, 0.2, 0.3]}
+    section |= {"image_std": [0.5, 0.6, 0.7], "do_convert_rgb": None, "do_normalize": None}
+    nested = keras_vit.Preprocessing(
+        size=18, crop=16, interpolation="nearest", rounding="transformers", mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7)
+    )
+    beside = keras_vit.Preprocessing(size=16, interpolation="bicubic")
+    for values, expected in (
+        ({"image_processor": section, "processor_class": "CLIPProcessor"}, nested),
+        ({"image_processor": None, "processor_class": "CLIPProcessor"}, beside),
+        ({"processor_class": "CLIPProcessor"}, beside),  # transformers 4
+    ):
+        path.write_text(json.dumps(values))
+        model = tiny_zoo(folder, classes=3)
+        assert (model.preprocessing, model.preprocessing_source) == (expected, "stated")
+    (folder / "preprocessor_config.json").unlink()
+    path.write_text(json.dumps({"image_processor": section}))
+    assert tiny_zoo(folder, classes=3).preprocessing == nested
+    for values in ({**section, "resample": 1}, "CLIPImageProcessor"):
+        path.write_text(json.dumps({"image_processor": values}))
+        with pytest.raises(ValueError, match=r"/processor_config\.json': "):
+            tiny_zoo(folder, classes=3)
+    with pytest.raises(
+        ValueError, match=r"path must be a folder without processor_config\.json, which takes precedence"
+    ):
+        keras_vit.save_weights(make_model(), folder, "huggingface")
+
+
 @pytest.mark.parametrize(
     ("config", "preprocessor", "words"),
     [

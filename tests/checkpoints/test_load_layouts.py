@@ -1,5 +1,7 @@
 """load_weights and create_model: layouts that are forced, files of Keras, scanned blocks."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
@@ -73,6 +75,24 @@ def test_create_model_takes_what_a_keras_file_says(make_model, weights_of, tiny_
     check_equal(weights_of(bare), weights_of(source))
     assert (bare.config.gelu, bare.config.epsilon, bare.labels) == ("erf", 1e-4, None)
     assert bare.preprocessing == source.preprocessing
+
+
+def test_the_error_for_a_keras_file_states_a_way_that_works(make_model, tmp_path):
+    source, path = make_model(seed=1), tmp_path / "a.keras"
+    source.preprocessing = keras_vit.Preprocessing(size=20, crop=16, interpolation="bicubic")
+    source.save(path)
+    for name, value in {"classes": 7, "include_top": False, "embedding.pad": True}.items():
+        owner, _, field = name.partition(".")
+        with pytest.raises(ValueError, match=f"states its whole model, so {name} must be None; got {value}") as caught:
+            keras_vit.load(path, **{owner: {field: value} if field else value})
+        found = re.search(r"(new = .*), then (keras_vit.load_weights.*)\)$", str(caught.value))
+        scope = {"keras_vit": keras_vit, "model": keras_vit.load(path)}
+        exec("; ".join(found.groups()), scope)
+        assert scope["new"].config.field(name) == value and scope["new"].preprocessing == source.preprocessing
+        np.testing.assert_array_equal(*(one.get_layer("block_00").weights[0] for one in (scope["new"], source)))
+    for argument, value in {"labels": ["a"], "variant": "ViT-Ti_16", "resize": "timm", "image_size": 32}.items():
+        with pytest.raises(ValueError, match=rf"so {argument} must be None; got .*keras_vit.resize\(model, image_size"):
+            keras_vit.load(path, **{argument: value})
 
 
 def test_scanned_blocks(make_model, weights_of, tiny_zoo, arrays, tmp_path):

@@ -111,6 +111,13 @@ def test_the_image_tower_of_a_whole_siglip2(tmp_path, caplog):
     assert "the text tower of the file is not read (3 arrays)" in caplog.text
     assert (model.config.name, model.config.image_size) == ("siglip2_naflex", (32, 32))
     assert (model.preprocessing.image_size, model.preprocessing.interpolation) == ((32, 32), "bilinear_antialias")
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({**images, "max_num_patches": 20}))
+    native = keras_vit.load(tmp_path, image_size="native")
+    assert (native.preprocessing.max_tokens, native.preprocessing.patch_size) == (20, (8, 8))
+    keras_vit.save_weights(native, tmp_path / "native.safetensors", "huggingface")
+    again = keras_vit.load(tmp_path / "native.safetensors", image_size="native", variant="siglip2_naflex")
+    assert again.preprocessing == native.preprocessing
+    assert keras_vit.load(tmp_path, image_size=24).preprocessing == model.preprocessing.at(24)
     keras_vit.save_weights(model, tmp_path / "again", "huggingface")
     again = safetensors.numpy.load_file(tmp_path / "again" / "model.safetensors")
     assert set(arrays) - set(again) == {"text_model.head.bias", "logit_scale", "logit_bias"}
