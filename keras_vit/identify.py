@@ -7,7 +7,7 @@ from typing import Any
 from keras_vit.checkpoints.architecture import grid_of, has_class_rows, shown_fields, stride_of
 from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.checkpoints.names.rules import LAYOUTS
-from keras_vit.config import ImageConfig, ViTConfig
+from keras_vit.config import ViTConfig
 from keras_vit.config.base import count_patches, flattened, with_field
 from keras_vit.config.unseen import differences
 from keras_vit.config.vit import CLASS_TOKEN_POOLINGS
@@ -76,8 +76,10 @@ def _fits(fields, config, is_published, checked):
 
 def identify(
     description: Any, variant: str | None, arguments: Mapping[str, Any]
-) -> tuple[ViTConfig, Variant | Family | None, tuple[str, ...]]:
+) -> tuple[Any, Variant | Family | None, tuple[str, ...]]:
     """Return the config of the ViT in a file, its variant or family, and notes on what the file does not show.
+
+    Of a file that states the whole config of a model of any architecture, it returns this config.
 
     Args:
         description: see `checkpoints.description.describe`.
@@ -89,11 +91,13 @@ def identify(
             unknown; the message names the argument to pass.
     """
     path = repr(str(description.checkpoint.path))
+    given = {name: value for name, value in arguments.items() if value is not None or "." in name}
+    if description.model is not None and variant in (None, description.model.name):
+        return _restored(description, given)
     try:
         fields = shown_fields(description.names, description.entries, description.grid_size)
     except ValueError as error:
         raise ValueError(f"{path} must hold a Vision Transformer: {error}") from None
-    given = {name: value for name, value in arguments.items() if value is not None or "." in name}
     foreign = find_foreign(description.architecture) if variant is None else None
     stated = description.stated_for(given.get("include_top", True), given.get("classes", description.classes))
     known = {name: value for name, value in stated.items() if value is not None or "." in name} | given
@@ -131,18 +135,9 @@ def identify(
     return config, table, tuple(notes)
 
 
-def restore(description: Any, arguments: Mapping[str, Any]) -> tuple[ImageConfig, Variant | Family | None, tuple]:
-    """Return what `identify` returns, for a file of `save_weights`, which states the whole config.
-
-    Args:
-        description: see `checkpoints.description.describe`.
-        arguments: see `identify`; they and config.json take precedence over the config in the metadata.
-
-    Raises:
-        ValueError: if it states more blocks than the file has arrays, or a field is unknown.
-    """
+def _restored(description, given):
+    """Return what `identify` returns, for a file that states its whole config; config.json and the user come first."""
     model = description.model
-    given = {name: value for name, value in arguments.items() if value is not None or "." in name}
     depths = (model.field(name) or 0 for name in ("num_layers", "depths", "stage_sizes", "stem.stage_sizes"))
     blocks = sum(sum(depth) if isinstance(depth, tuple) else depth for depth in depths)
     if blocks > len(description.entries):  # building them would take forever

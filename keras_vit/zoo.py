@@ -24,7 +24,7 @@ from keras_vit.checkpoints.releases.release import label_set
 from keras_vit.compat.initial_values import build_at_once, build_deferred, initialise
 from keras_vit.config import ImageConfig, Preprocessing, ViTConfig
 from keras_vit.config.base import NESTED, flattened
-from keras_vit.identify import candidates, identify, own_size, restore, suited
+from keras_vit.identify import candidates, identify, own_size, suited
 from keras_vit.logs import LOGGER
 from keras_vit.models import MODELS, build_model
 from keras_vit.models.base import ImageModel
@@ -239,8 +239,7 @@ def load(
         return model
     config_class = type(whole) if whole else ViTConfig
     _check_arguments("load", arguments, config_class.__dataclass_fields__, config_class)
-    given = flattened({"image_size": image_size, **arguments})
-    config, usual, notes = restore(description, given) if whole else identify(description, variant, given)
+    config, usual, notes = identify(description, variant, flattened({"image_size": image_size, **arguments}))
     about["preprocessing"] = preprocessing or suited(config, description.preprocessing, usual and usual.preprocessing)
     return _loaded(config, description, notes, about, resize, _labels(config, description, None))
 

@@ -87,7 +87,8 @@ def read_stated(checkpoint, family, layout):
             exact = Preprocessing.from_dict({**ours["preprocessing"], "in_model": False})
             kind = "bilinear_antialias" if exact.interpolation == "bilinear" else exact.interpolation
             alike = exact.replace(rounding="transformers", interpolation=kind)
-            if preprocessing is None or alike in (preprocessing, preprocessing.at(preprocessing.image_size)):
+            is_exact = preprocessing is None or (bool(processor) and processor == ours.get("processor"))
+            if is_exact or alike in (preprocessing, preprocessing.at(preprocessing.image_size)):
                 preprocessing = exact
         labels = theirs.labels or _labels("labels", ours.get("labels"))
     activation = model.classifier_activation if (model := ours["model"]) else None

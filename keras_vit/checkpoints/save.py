@@ -142,18 +142,20 @@ def _contents(model, autoencoder, path, layout):
         raise ValueError(f"path must end in {rules.suffix} for layout={layout!r}; got {str(path)!r}")
     arrays = _arrays(model, rules, hf_type, autoencoder._unused if autoencoder else ())
     preprocessing = None if model.preprocessing_source == "assumed" else model.preprocessing
-    labels, about = model.labels and dict(enumerate(model.labels)), {}
+    labels = model.labels and dict(enumerate(model.labels))
     if rules.suffix == ".npz" and len(json.dumps(labels)) > _MOST_LABELS:
         LOGGER.warning(f"the labels of the model are too long for the metadata of {path}, which does not hold them")
         labels = None
-    more = {"model": whole(model.config), "labels": labels} if autoencoder is None else {}
+    about = {} if autoencoder is None else decoder.config_values(autoencoder.settings)
+    texts = huggingface_json(model, hf_type, about) if is_folder else {}
+    more = {"processor": texts.get("preprocessor_config.json")}
+    more |= {"model": whole(model.config), "labels": labels} if autoencoder is None else {}
     metadata = {KEY: to_text(model.config, preprocessing, **more)}
     if autoencoder is not None:
         of_decoder = names.LAYOUTS[decoder.FAMILY]["huggingface" if layout == "huggingface" else "original"]
         arrays |= _arrays(autoencoder.get_layer("decoder"), of_decoder, None)
         metadata[decoder.KEY] = json.dumps(autoencoder.settings)
-        about = decoder.config_values(autoencoder.settings)
-    return rules, arrays, metadata, huggingface_json(model, hf_type, about) if is_folder else {}
+    return rules, arrays, metadata, texts
 
 
 def _check_readable(model, checkpoint):

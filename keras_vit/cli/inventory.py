@@ -72,7 +72,7 @@ def _of_file(args):
         raise ValueError(f"--weights must be omitted for {args.model}: the file contains its weights")
     description = describe(open_checkpoint(fetch(locate(args.model, "", None))))
     values = {"layout": description.layout, "arrays": len(description.entries), "classes": description.classes}
-    if description.family == "vit" and description.names is not None:
+    if description.model is not None or (description.family == "vit" and description.names is not None):
         config, usual, notes = identify(description, None, given(args, ("image_size", "classes", "gelu", "epsilon")))
         values |= _described(config, description.preprocessing or (usual and usual.preprocessing), description.labels)
         family = FAMILIES.get(usual.family) if isinstance(usual, Variant) else usual

@@ -109,7 +109,8 @@ def to_text(config: ImageConfig, preprocessing: Config | None, **more: Any) -> s
     Args:
         config: config of the model.
         preprocessing: `Preprocessing` of the model, None if it is unknown.
-        **more: further values, such as `model` of `whole` and `labels`; None leaves one out.
+        **more: further values: `model` of `whole`, `labels` by index, and `processor`, the values of a
+            preprocessor_config.json; None leaves one out.
     """
     values: dict[str, Any] = {"config": unseen(config.to_dict())}
     if hasattr(config, "grid_size"):

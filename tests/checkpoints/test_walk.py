@@ -103,6 +103,19 @@ def test_a_pooling_that_timm_states_is_used(tmp_path):
         np.testing.assert_allclose(read(images), normalised * norm["weight"] + norm["bias"], atol=1e-5)
 
 
+def test_models_of_native_aspect_ratios_come_back_in_a_folder_of_transformers(tmp_path):
+    """Its preprocessor_config.json states the number of patches, and no size."""
+    for index, base in enumerate(("SigLIP 2 NaFlex", "AIMv2 native")):
+        model = keras_vit.resize(model_of(BASES[base].resolve(), 2), "native", max_tokens=100)
+        keras_vit.save_weights(model, tmp_path / str(index), "huggingface")
+        read = keras_vit.load(tmp_path / str(index))
+        assert (read.config, read.preprocessing) == (model.config, model.preprocessing)
+        assert keras_vit.load(tmp_path / str(index), image_size=48).config.image_size == (48, 48)
+    path = tmp_path / "0" / "preprocessor_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "image_mean": [0.1, 0.2, 0.3]}))
+    assert keras_vit.load(tmp_path / "0", image_size=32).preprocessing.mean == (0.1, 0.2, 0.3)  # whoever changed it
+
+
 def test_the_activation_of_a_head_comes_back(tmp_path):
     """The sigmoid of a logit of 0.95 is 0.72."""
     model = model_of(flipped("plain", classifier_activation="sigmoid").resolve(), 2)

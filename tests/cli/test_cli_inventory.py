@@ -5,11 +5,13 @@ import re
 
 import pytest
 from command_line import error_of, run
+from families import FAMILIES
 
 import keras_vit
 from keras_vit.checkpoints.releases import list_releases
 from keras_vit.cli import inventory
 from keras_vit.compat.initial_values import build_deferred
+from keras_vit.models import build_model
 from keras_vit.models.costs import count_macs
 from keras_vit.variants import VARIANTS
 
@@ -57,6 +59,14 @@ class TestListAndInfo:
         assert (code, err) == (0, "")
         assert (values["layout"], values["num_heads"], values["pooling"]) == ("huggingface", "3", "token_gap")
         assert values["licence"] == "Apache-2.0" and "no published model has these sizes" in values["note 1"]
+
+    def test_info_of_a_file_of_save_weights_shows_its_config(self, capsys, tmp_path):
+        config = FAMILIES["Swin"].config.replace(mlp_ratio=2.0)
+        keras_vit.save_weights(build_model(config), tmp_path / "a.safetensors", "timm")
+        code, out, err = run(capsys, "info", str(tmp_path / "a.safetensors"))
+        values = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in out.splitlines())
+        assert (code, err) == (0, "")
+        assert (values["layout"], values["mlp_ratio"], values["depths"]) == ("timm", "2.0", "2 2")
 
     def test_list_without_a_match(self, capsys):
         assert "PATTERN must match one of ViT-Ti_16, " in error_of(run(capsys, "list", "vit*"))
