@@ -7,6 +7,7 @@ import tempfile
 import keras
 import numpy as np
 import safetensors.numpy
+from golden_arrays import stored_in
 from golden_configs import load_arguments
 
 import keras_vit
@@ -22,9 +23,9 @@ def compare_autoencoder(folder, case):
         del arguments["block"]  # the family of MAE states it
     model = keras_vit.load_masked_autoencoder(source, **arguments)
     assert (model.settings["mask_ratio"], model.settings["norm_pixels"]) == (case["mask_ratio"], case["norm_pix_loss"])
-    arrays = np.load(folder / "io.npz")
+    arrays = stored_in(folder / "io.npz")
     found = _outputs(model, arrays["images"], arrays["noise"])
-    for key in arrays.files:
+    for key in arrays:
         if key not in ("images", "noise", "logits_float64"):
             value = keras.ops.convert_to_numpy(found[key]).reshape(arrays[key].shape)
             tolerance = case["tolerance"]["logits_atol" if key == "logits" else "per_key_atol"]

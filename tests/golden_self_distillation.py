@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import safetensors.numpy
+from golden_arrays import stored_in
 
 from keras_vit.layers import ProjectionHead
 from keras_vit.models.self_distillation_loss import (
@@ -17,7 +18,7 @@ from keras_vit.models.self_distillation_loss import (
 
 def compare_self_distillation(folder, case):
     """DINO's head, loss, centre, gradients, moving average and schedules; crop-major arrays become batch-major here."""
-    arrays, config = np.load(folder / "io.npz"), case["config"]
+    arrays, config = stored_in(folder / "io.npz"), case["config"]
     parameters = safetensors.numpy.load_file(folder / case["params_file"])
     models = {owner: _DinoModel(config, parameters, f"{owner}.") for owner in ("student", "teacher")}
     student, teacher = models.values()
@@ -58,7 +59,7 @@ def compare_self_distillation(folder, case):
     found |= {"step2_loss": loss(probabilities, logits), "step2_center_after": after[None]}
     kernel = student.head.kernel / keras.ops.norm(student.head.kernel, axis=0)
     found["last_layer_weight"] = keras.ops.transpose(kernel * student.head.scale)
-    trained = [name for name in student.names if f"grad/{name}" in arrays.files]
+    trained = [name for name in student.names if f"grad/{name}" in arrays]
     gradients = student.gradients(loss_of, trained)
     found["grad_norms"] = [np.linalg.norm(gradient) for gradient in gradients.values()]
     clipped = [keras.Variable(np.zeros_like(gradient)) for gradient in gradients.values()]

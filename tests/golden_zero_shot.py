@@ -4,6 +4,7 @@ import re
 
 import keras
 import numpy as np
+from golden_arrays import stored_in
 from golden_configs import load_arguments
 
 import keras_vit
@@ -11,7 +12,7 @@ import keras_vit
 
 def compare(folder, case, intermediate):
     """Compares a case; `intermediate(model, config, key)` is the output of the image tower that is stored as `key`."""
-    arrays, tolerances = np.load(folder / "io.npz"), case["tolerance"]["per_key_atol"]
+    arrays, tolerances = stored_in(folder / "io.npz"), case["tolerance"]["per_key_atol"]
 
     def check(key, value):
         value = keras.ops.convert_to_numpy(value).reshape(arrays[key].shape)
@@ -21,7 +22,7 @@ def compare(folder, case, intermediate):
     _compare_texts(encoder, case, arrays, check)
     model = keras_vit.load(folder, **load_arguments(case, True))
     others = ("images", "logit_scale", "logit_bias", "logits_float64", "image_embeds_l2", *_OF_CLASSES)
-    seen = [key for key in arrays.files if key not in others and not re.search(r"text_|input_ids|attention_mask", key)]
+    seen = [key for key in arrays if key not in others and not re.search(r"text_|input_ids|attention_mask", key)]
     outputs = {key: model.output if key == "image_embeds" else intermediate(model, model.config, key) for key in seen}
     for key, value in keras.Model(model.input, outputs)(arrays["images"]).items():
         check(key, value)
@@ -34,7 +35,7 @@ def _compare_texts(encoder, case, arrays, check):
     np.testing.assert_array_equal(ids, arrays["input_ids"])
     np.testing.assert_array_equal(encoder.tokenize(prompts), arrays["template_input_ids"])
     np.testing.assert_allclose(encoder.logit_scale, arrays["logit_scale"].item(), rtol=1e-6)
-    assert (encoder.logit_bias is not None) == ("logit_bias" in arrays.files)
+    assert (encoder.logit_bias is not None) == ("logit_bias" in arrays)
     if encoder.logit_bias is not None:
         np.testing.assert_allclose(encoder.logit_bias, arrays["logit_bias"].item(), rtol=1e-6)
     tower, rows = encoder.tower, case["token_rows"]
@@ -42,9 +43,9 @@ def _compare_texts(encoder, case, arrays, check):
     states = {f"text_layer_{index}": f"block_{index:02d}" for index in range(encoder.config.num_layers)}
     states |= {"text_after_embeddings": "position_embs", "text_final_norm": "encoder_norm"}
     # transformers pools after the projection of SigLIP
-    pooled = "pooling" if "text_projected" in arrays.files else "projection"
+    pooled = "pooling" if "text_projected" in arrays else "projection"
     states |= {"text_pooled": pooled, **({"text_projected": "projection"} if pooled == "pooling" else {})}
-    assert set(states) == {key for key in arrays.files if key.startswith("text_")} - {"text_embeds_l2"}
+    assert set(states) == {key for key in arrays if key.startswith("text_")} - {"text_embeds_l2"}
     found = keras.Model(tower.input, {key: tower.get_layer(name).output for key, name in states.items()})({"ids": ids})
     for key, value in found.items():
         value = keras.ops.convert_to_numpy(value)
@@ -66,7 +67,7 @@ def _compare_classifiers(model, encoder, case, arrays, check):
     np.testing.assert_allclose(logits, arrays["logits_float64"], atol=atol, rtol=0)
     features = keras.Model(of_prompts.input, of_prompts.get_layer("normalization").output)
     check("image_embeds_l2", features(images))
-    activation = "sigmoid" if "logit_bias" in arrays.files else "softmax"
+    activation = "sigmoid" if "logit_bias" in arrays else "softmax"
     check("probs", getattr(keras.ops, activation)(logits))
     for text in (None, model.weights_path.parent, encoder):
         built = keras_vit.zero_shot(model, case["classes"], templates=case["templates"], text=text)
@@ -80,7 +81,7 @@ def _compare_classifiers(model, encoder, case, arrays, check):
 
 def _arrays(arrays):
     """The text embeddings of the prompts as the caller's own."""
-    bias = {"bias": arrays["logit_bias"].item()} if "logit_bias" in arrays.files else {}
+    bias = {"bias": arrays["logit_bias"].item()} if "logit_bias" in arrays else {}
     return {"text": arrays["text_embeds_l2"], "scale": float(np.exp(arrays["logit_scale"].item())), **bias}
 
 

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import pytest
 import safetensors.numpy
-from golden_arrays import ARRAY_CASES
+from golden_arrays import ARRAY_CASES, stored_in
 from golden_autoencoders import compare_autoencoder
 from golden_configs import NotUnderstood, config_of, is_published, load_arguments, native_size, reference_arguments
 from golden_self_distillation import compare_self_distillation
@@ -48,13 +48,13 @@ def test_golden(case_folder):
 
 def test_reference(reference_case):
     """A small model of timm or transformers: `NAME.json` has its switches, `NAME.npz` images, tokens and output."""
-    switches, arrays = json.loads(reference_case.read_text())["config"], np.load(reference_case.with_suffix(".npz"))
+    switches, arrays = json.loads(reference_case.read_text())["config"], stored_in(reference_case.with_suffix(".npz"))
     images = arrays["images_nchw"].transpose(0, 2, 3, 1).astype("float32")
     model = keras_vit.load(reference_case.with_suffix(".safetensors"), **reference_arguments(switches, images))
     has_norm = model.config.norm_position == "before_pooling"
     last = "encoder_norm" if has_norm else f"block_{model.config.num_layers - 1:02d}"
     outputs = {"tokens": model.get_layer(last).output, "out": model.output}
-    outputs = keras.Model(model.input, {key: outputs[key] for key in outputs if key in arrays.files})(images)
+    outputs = keras.Model(model.input, {key: outputs[key] for key in outputs if key in arrays})(images)
     for key, value in outputs.items():
         expected = arrays[key]
         tolerance = 2e-5 * np.abs(expected).max()
@@ -69,7 +69,7 @@ def test_there_are_cases(request):
 def _comparison(case):
     kind = case.get("kind", case.get("family"))
     if kind in ARRAY_CASES:
-        return lambda folder, case: ARRAY_CASES[kind](np.load(folder / "io.npz"), case)
+        return lambda folder, case: ARRAY_CASES[kind](stored_in(folder / "io.npz"), case)
     if kind == "zeroshot":
         return lambda folder, case: golden_zero_shot.compare(folder, case, _intermediate)
     if kind == "dino":
@@ -88,7 +88,7 @@ def _comparison(case):
 def _compare_patch_sizes(folder, case, config):
     """One set of weights at every number of patches per side, through `keras_vit.load`, and written back."""
     source, arguments = _weights(folder, case), {"variant": "flexivit", "image_size": config.image_size}
-    stored, arrays = keras_vit.load(source, **arguments), np.load(folder / "io.npz")
+    stored, arrays = keras_vit.load(source, **arguments), stored_in(folder / "io.npz")
     assert stored.config == config.replace(name="flexivit", dtype=stored.config.dtype)
     _compare_written(folder, case, source, arguments, False, stored)
     for count in case["config"]["seqhw"]:
@@ -110,7 +110,7 @@ def _compare_model(folder, case, config):
     keras_vit.load_weights(model, _weights(folder, case), resize=case["machine"].get("resize", "auto"))
     new_head = case.get("load_pretrained", {}).get("new_head")
     if new_head:
-        head = np.load(folder / new_head)
+        head = stored_in(folder / new_head)
         model.get_layer("head").set_weights([head["head/kernel"], head["head/bias"]])
     arrays, tolerance = _compare_outputs(model, folder, case)
     _compare_dialects(folder, config, arrays, tolerance)
@@ -127,8 +127,8 @@ def _compare_published(folder, case):
     for name in case.get("alt_params_files", ()):
         alternative = keras_vit.load(folder / name, **load_arguments(case, False))
         tokens = keras.Model(alternative.input, alternative.get_layer("encoder_norm").output)
-        arrays = np.load(folder / "io.npz")
-        expected = arrays[next(key for key in ("layernorm", "norm", "final_norm") if key in arrays.files)]
+        arrays = stored_in(folder / "io.npz")
+        expected = arrays[next(key for key in ("layernorm", "norm", "final_norm") if key in arrays)]
         np.testing.assert_allclose(tokens(arrays["images"]), expected, atol=1e-4, rtol=0, err_msg=name)
 
 
@@ -136,7 +136,7 @@ def _compare_each_image(folder, case):
     """A case whose images have several sizes: each through the model of its size, and all as sequences of patches."""
     is_folder = (folder / "config.json").exists()
     source, arguments = folder if is_folder else folder / case["params_file"], load_arguments(case, is_folder)
-    model, arrays = keras_vit.load(source, **arguments), np.load(folder / "io.npz")
+    model, arrays = keras_vit.load(source, **arguments), stored_in(folder / "io.npz")
     for index, expected in enumerate(arrays["logits"]):
         image = arrays[f"image_{index}"]
         logits = keras_vit.resize(model, image.shape[:2])(image[None])[0]
@@ -147,19 +147,19 @@ def _compare_each_image(folder, case):
 
 def _inputs(arrays):
     """The images of a case, or its patches with their coordinates."""
-    if "images" in arrays.files:
+    if "images" in arrays:
         return arrays["images"]
     is_patch, index = _is_patch(arrays), np.arange(arrays["pixel_patches"].shape[1])
     rows, columns = np.moveaxis(arrays["spatial_shapes"][:, :, None], 1, 0)  # (batch, 1) each
     coordinates = np.stack(np.broadcast_arrays(index // columns, index % columns, rows, columns, 0), axis=-1)
-    if "patch_coord" in arrays.files:
+    if "patch_coord" in arrays:
         np.testing.assert_array_equal(coordinates[is_patch][:, :2], arrays["patch_coord"][is_patch])
     coordinates = np.where(is_patch[..., None], coordinates, PADDING).astype("int32")
     return {"patches": arrays["pixel_patches"].astype("float32"), "coordinates": coordinates}
 
 
 def _is_patch(arrays):
-    return arrays[next(key for key in _MASKS if key in arrays.files)] > 0
+    return arrays[next(key for key in _MASKS if key in arrays)] > 0
 
 
 def _compare_written(folder, case, source, arguments, is_folder, model):
@@ -188,20 +188,20 @@ def _compare_written(folder, case, source, arguments, is_folder, model):
             array, expected = array + 0.0, expected + 0.0  # -0 is 0
         assert array.shape == expected.shape and array.tobytes() == expected.tobytes(), name
     if is_folder:
-        images = np.load(folder / "io.npz").get("images", np.zeros((1, 0, 0, 3)))
+        images = stored_in(folder / "io.npz").get("images", np.zeros((1, 0, 0, 3)))
         if images.shape[1:3] == model.config.image_size:
             np.testing.assert_array_equal(keras_vit.load(written)(images), model(images))
 
 
 def _read_arrays(path):
-    return dict(np.load(path)) if path.suffix == ".npz" else safetensors.numpy.load_file(path)
+    return stored_in(path) if path.suffix == ".npz" else safetensors.numpy.load_file(path)
 
 
 def _compare_outputs(model, folder, case):
     """Compare the logits and every stored intermediate; return the arrays of the case and the tolerance of logits."""
-    config, arrays = model.config, np.load(folder / "io.npz")
+    config, arrays = model.config, stored_in(folder / "io.npz")
     others = ("images", "logits_float64", *_BIG_VISION_LOGITS, *_OF_TEXT, *_OF_PATCHES, *_MASKS)
-    stored = [key for key in arrays.files if key not in others and not re.fullmatch(r"image_\d+", key)]
+    stored = [key for key in arrays if key not in others and not re.fullmatch(r"image_\d+", key)]
     symbolic = {key: _intermediate(model, config, key) for key in stored}
     outputs = {key: value for key, value in symbolic.items() if isinstance(value, keras.KerasTensor)}
     values = {key: value for key, value in symbolic.items() if key not in outputs}
@@ -212,7 +212,7 @@ def _compare_outputs(model, folder, case):
             tolerance = case["tolerance"]["logits_atol"]
         expected = arrays[key]
         value = keras.ops.convert_to_numpy(values[key])[: len(expected)]
-        if "pixel_patches" in arrays.files and value.ndim == 3 and key != "map_attention":  # padding is stored as zeros
+        if "pixel_patches" in arrays and value.ndim == 3 and key != "map_attention":  # padding is stored as zeros
             prefix = value.shape[1] - arrays["pixel_patches"].shape[1]
             value = value * np.pad(_is_patch(arrays), ((0, 0), (prefix, 0)), constant_values=True)[..., None]
         if key == "pooled" and (value.ndim, expected.ndim) == (2, 3):  # OpenCLIP norms every token
@@ -229,7 +229,7 @@ def _compare_outputs(model, folder, case):
 def _compare_dialects(folder, config, arrays, tolerance):
     """The same arrays under transformers 5.x names, and the same file through big_vision, which pads in its own way."""
     others = [(config, path, "logits") for path in folder.glob("params_v5_names.safetensors")]
-    for key in set(_BIG_VISION_LOGITS) & set(arrays.files):
+    for key in set(_BIG_VISION_LOGITS) & set(arrays):
         others.append((config.replace(max_pool_padding="minus_infinity"), _merged(folder), key))
     for changed, path, key in others:
         model = build_model(changed)
@@ -249,7 +249,7 @@ def _merged(folder):
     if not parts:
         return folder / "params.npz"
     path = pathlib.Path(tempfile.mkdtemp(), "params.npz")
-    np.savez(path, **{name: array for part in parts for name, array in np.load(part).items()})
+    np.savez(path, **{name: array for part in parts for name, array in stored_in(part).items()})
     return path
 
 

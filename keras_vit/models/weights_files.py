@@ -32,7 +32,7 @@ class SavedToH5:
 
         is_h5 = str(filepath).endswith((".h5", ".hdf5"))
         model: Any = merge_lora(self) if is_h5 and lora_layers(self) else self  # type: ignore[type-var]
-        super(SavedToH5, model).save(filepath, *args, **kwargs)
+        super(SavedToH5, model).save(filepath, *args, **kwargs)  # type: ignore[misc]
         if is_h5:
             with h5py.File(filepath, "r+") as file:
                 class_name = {"class_name": keras.saving.get_registered_name(type(model))}

@@ -124,7 +124,7 @@ class Page:
 
 @pytest.fixture(scope="module")
 def driver():
-    selenium = pytest.importorskip("selenium.webdriver")
+    selenium = pytest.importorskip("selenium.webdriver", reason="needs the extra [test-docs]")
     options = selenium.ChromeOptions()
     options.binary_location = CHROMIUM
     for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):

@@ -19,7 +19,8 @@ from keras_vit.cli import VERBS
 from keras_vit.variants import FAMILIES
 from keras_vit.zoo import CONSTRUCTORS
 
-pytest.importorskip("zensical", reason="needs the extra [test-docs]")
+for package in ("zensical", "mkdocstrings", "latex2mathml"):
+    pytest.importorskip(package, reason="needs the extra [test-docs]")
 
 pytestmark = pytest.mark.docs
 REPOSITORY = pathlib.Path(__file__).parents[2]

@@ -16,7 +16,8 @@ import pytest
 from built import setup_arguments
 from PIL import Image
 
-pytest.importorskip("nbformat", reason="needs the extra [test-docs]")
+for package in ("nbformat", "nbclient", "websocket", "IPython", "ipykernel", "jupyter_server", "skimage"):
+    pytest.importorskip(package, reason="needs the extra [test-docs]")
 
 import nbformat  # noqa: E402
 import notebook_server  # noqa: E402
