@@ -214,16 +214,15 @@ def check_sequence(name: str, value: Any, kind: str, check: Callable[[str, Any],
     return tuple(check(f"{name}[{index}]", item) for index, item in enumerate(value))
 
 
-def check_class_weight(weights: dict, classes: int) -> None:
-    """Raise a `ValueError` unless the keys of `weights`, the `class_weight` of `fit`, are numbers of classes.
+def check_class_weight(weights: Any, classes: int | None) -> None:
+    """Raise a `ValueError` if a key of `class_weight` is no number of a class; a single output has classes 0 and 1.
 
-    A model with one output has two classes, 0 and 1.
+    None for `weights` or `classes` is not checked.
     """
-    numbers_of_classes = range(max(classes, 2))
-    wrong = [key for key in weights if key not in numbers_of_classes]
+    wrong = [key for key in weights or () if classes is not None and key not in range(max(classes, 2))]
     if wrong:
         raise ValueError(
-            f"class_weight must have numbers of classes as keys, from 0 to {numbers_of_classes[-1]}; "
+            f"class_weight must have numbers of classes as keys, from 0 to {max(classes or 0, 2) - 1}; "
             f"got {', '.join(map(repr, wrong[:5]))} (class n is the n-th of the class names)"
         )
 

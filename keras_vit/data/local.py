@@ -216,11 +216,10 @@ def from_npz(path: PathLike, part: str = "train", class_names: Sequence[str] | N
         raise ValueError(f"{path} must contain x_{part} and y_{part}; it contains {', '.join(names) or 'neither'}")
     for arrays in found.values():
         _check_headers(*arrays)
-    size, least = math.prod(found[part][0].shape), os.path.getsize(path) * _MOST_COMPRESSED
-    if size > max(_SMALL, least):
+    size, most = math.prod(found[part][0].shape), max(_SMALL, os.path.getsize(path) * _MOST_COMPRESSED)
+    if size > most:
         raise ValueError(
-            f"{path} must hold images; x_{part} would take {size:,} bytes of memory, and images in a file of this size "
-            f"take at most {least:,}"
+            f"{path} may hold {most:,} bytes of images at its size; x_{part} would take {size:,} of memory"
         )
     labels = {each: entries[1].read() for each, entries in found.items()}
     if class_names is None:

@@ -93,10 +93,10 @@ def _check_order(class_names, found, classes):
         is_certain = all(len(_LEADING_INDEX.match(name)[1]) >= len(str(classes - 1)) for name in class_names)
     if not is_certain:
         raise ValueError(
-            f"class names must match the model's {classes} classes, which have no names, in one way; the logits by "
-            "leading index differ from those by the order of the names, and folders sort 10 before 2. Set model.labels "
-            "to the names of all logits: the class_names of the source that the model was trained on (of folders, all "
-            f"names sorted as text), or [str(n) for n in range({classes})] if logit n is class n"
+            f"class names must match the model's {classes} classes, which have no names, in one way; their leading "
+            "indices differ from the order of folders, which sort 10 before 2. Set model.labels: to the class_names "
+            f"that it was trained on (sorted(names) of folders), or to [str(n) for n in range({classes})] if "
+            "logit n is class n"
         )
 
 

@@ -11,7 +11,7 @@ from keras_vit.compat.inference import inference
 from keras_vit.data import images as readers
 from keras_vit.data.preprocessing import check
 from keras_vit.models.base import ImageModel, described
-from keras_vit.models.encoders import count_classes, find_encoders, images_of, labels_of, score_activations
+from keras_vit.models.encoders import find_encoders, images_of, labels_of, score_activations
 from keras_vit.models.training_warnings import look_at
 from keras_vit.progress import progress
 
@@ -152,17 +152,12 @@ def has_zero_head(model):
 def check_classifier(model):
     """Raise a `ValueError` unless `model` has known images and one row of class scores per image."""
     if not isinstance(model, ImageModel):
-        if not isinstance(model, keras.Model) or images_of(model) is None:
+        if not isinstance(model, keras.Model) or images_of(model) is None or len(model.output_shape) != 2:
             found = type(model).__name__ if find_encoders(model) else described(model)
             raise ValueError(
-                "model must be a classifier of keras_vit, such as keras_vit.ViT_B16(...), or have layers after one; "
-                f"got {found}, without a config (if its images are prepared as those of a model inside, "
-                "set its preprocessing: model.preprocessing = encoder.preprocessing)"
-            )
-        if count_classes(model) is None or len(model.output_shape) != 2:
-            raise ValueError(
-                f"model must be functional and have one output, one score per class and image; {model.name} returns "
-                f"{getattr(model, 'output_shape', 'an unknown shape')}"
+                "model must be a classifier of keras_vit, such as keras_vit.ViT_B16(...), or a functional model with "
+                f"one score per class and image after one; got {found}, without a config (if its images are prepared "
+                "as those of the model inside, set model.preprocessing = encoder.preprocessing)"
             )
         return
     config = model.config

@@ -20,7 +20,6 @@ ADVICE = (
     "prepare them as keras_vit.preprocess does, (x / 255 - mean) / std, or build the model with "
     "include_preprocessing=True, which takes pixel values from 0 to 255"
 )
-_ABOUT = "keras_vit"  # what the config of a `Model` says of its images and classes
 _STANDARDISATION = "preprocessing"  # the layer of a model with include_preprocessing
 
 
@@ -73,20 +72,13 @@ class Model(weights_files.SavedToH5, DistributedFit, keras.Model):
         return images_in(self, batch) if getattr(self, "inputs", None) else None
 
     def _fit_inside(self, arguments, steps_done):
-        from keras_vit.models.encoders import count_classes  # that module imports this one
+        from keras_vit.models.encoders import count_classes, keep_class_names  # that module imports this one
 
         names = getattr(arguments.get("x"), "class_names", None)
         if names is not None:
-            self._keep_class_names(names)
-        weights, classes = arguments.get("class_weight"), count_classes(self)
-        if isinstance(weights, dict) and classes is not None:
-            checks.check_class_weight(weights, classes)
+            keep_class_names(self, names)
+        checks.check_class_weight(arguments.get("class_weight"), count_classes(self))
         return super()._fit_inside(arguments, steps_done)
-
-    def _keep_class_names(self, names):
-        from keras_vit.models.encoders import keep_class_names
-
-        keep_class_names(self, names)
 
     def get_config(self):
         from keras_vit.models.encoders import shared_graph
@@ -95,16 +87,14 @@ class Model(weights_files.SavedToH5, DistributedFit, keras.Model):
         is_known = owner is not None and owner.preprocessing_source != "assumed"
         preprocessing = self.preprocessing or (owner.preprocessing if is_known else None)
         about = {"preprocessing": preprocessing and preprocessing.to_dict(), "labels": self.labels and [*self.labels]}
-        return {**config, _ABOUT: about} if "layers" in config and any(about.values()) else config
+        return {**config, "keras_vit": about} if "layers" in config and any(about.values()) else config
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        config = dict(config)
-        about = config.pop(_ABOUT, None)
-        model = super().from_config(config, custom_objects)
-        if about:
-            model.labels, stated = about["labels"], about["preprocessing"]
-            model.preprocessing = stated and Preprocessing.from_dict(stated)
+        about = config.get("keras_vit", {})
+        model = super().from_config({key: config[key] for key in config if key != "keras_vit"}, custom_objects)
+        model.labels, stated = about.get("labels"), about.get("preprocessing")
+        model.preprocessing = stated and Preprocessing.from_dict(stated)
         return model
 
     def get_compile_config(self):

@@ -12,7 +12,7 @@ from keras_vit import checks
 from keras_vit.compat.graph import keep_beside_graph
 from keras_vit.compat.saved_objects import CrossEntropy
 from keras_vit.layers.position_grid import resize_weights
-from keras_vit.models.encoders import find_encoder, images_of, keep_class_names, output_activation
+from keras_vit.models.encoders import find_encoder, images_of, output_activation
 from keras_vit.models.training_model import TrainingModel
 from keras_vit.typing import Tensor
 
@@ -84,9 +84,6 @@ class Distiller(TrainingModel):
     """
 
     _models = ("student", "teacher")
-
-    def _keep_class_names(self, names: Any) -> None:
-        keep_class_names(self.student, names)
 
     def __init__(
         self,

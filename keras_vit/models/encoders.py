@@ -116,20 +116,14 @@ def count_classes(model):
 
 def keep_class_names(model, names):
     """Set the `labels` of a model that is trained on classes of these names, if it has none."""
+    model = getattr(model, "student", model)
     named, names = labelled_model(model), tuple(names)
     labels = getattr(named, "labels", None)
     if labels is None and count_classes(model) == len(names):
         named.labels = names
     elif labels is not None and tuple(labels) != names and sorted(labels) == sorted(names):
-        warnings.warn(
-            f"{named.name} has labels in another order than the classes of the data: {_first(labels)} instead of "
-            f"{_first(names)}. Training changes what a logit means; set model.labels to the class_names of the data",
-            stacklevel=2,
-        )
-
-
-def _first(names):
-    return f"{', '.join(names[:5])}{', ...' if len(names) > 5 else ''}"
+        text = f"{named.name} has the names of the classes of the data as labels, but in another order: set its labels"
+        warnings.warn(text, stacklevel=2)
 
 
 def output_activation(model):

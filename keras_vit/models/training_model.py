@@ -21,9 +21,6 @@ class TrainingModel(Model):
         """Return the model that `fit` trains: the student, or the encoder."""
         return getattr(self, self._models[0])
 
-    def _keep_class_names(self, names: Any) -> None:
-        """Do nothing, because `fit` does not use the labels of the data."""
-
     def _untrained(self) -> Any:
         """Return the ids of the variables that `fit` must not change, although their own model may train them."""
         raise NotImplementedError

@@ -44,10 +44,9 @@ def check_saved_model(
     checks.check_integer("native_pixels", native_pixels)
     checks.check_flag("jit_compile", jit_compile)
     checks.check_choice("compute_dtype", compute_dtype, _COMPUTE_DTYPES)
-    if not isinstance(model, ImageModel):
-        for name, value in {"compute_dtype": compute_dtype, "tokens": tokens}.items():
-            if value:
-                raise ValueError(f"{name} is for models of keras_vit without layers around them; got {name}={value!r}")
+    if not isinstance(model, ImageModel) and (compute_dtype or tokens):
+        found = f"compute_dtype={compute_dtype!r} and tokens={tokens}"
+        raise ValueError(f"compute_dtype and tokens are for models without layers around them; got {found}")
     if compute_dtype is not None:
         check_not_quantized(model, f"compute_dtype={compute_dtype!r}")
     if "native" in signatures:

@@ -62,16 +62,14 @@ class Devices:
             data = make(rows_of_process(keras.distribution.distribution()))
             data.own_rows = getattr(data, "rows_per_batch", keras.tree.flatten(data.element_spec)[0].shape[0])
             return data
-        class_names = None
+        made = []
 
         def of_pipeline(context):
-            nonlocal class_names
-            data = make((context.input_pipeline_id, context.num_input_pipelines))
-            class_names = getattr(data, "class_names", None)
-            return _rows_per_replica(data, self.replicas // context.num_input_pipelines)
+            made.append(make((context.input_pipeline_id, context.num_input_pipelines)))
+            return _rows_per_replica(made[-1], self.replicas // context.num_input_pipelines)
 
         distributed = self.strategy.distribute_datasets_from_function(of_pipeline)
-        distributed.class_names = class_names
+        distributed.class_names = getattr(made[0], "class_names", None)
         return distributed
 
 

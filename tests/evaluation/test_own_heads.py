@@ -44,7 +44,7 @@ def build(kind):
 def test_the_whole_model_classifies(kind, tmp_path):
     model = build(kind)
     if kind == "augmented":
-        with pytest.raises(ValueError, match=r"set its preprocessing: model.preprocessing = encoder.preprocessing"):
+        with pytest.raises(ValueError, match=r"the model inside, set model.preprocessing = encoder.preprocessing"):
             predict(model, IMAGES)
         model.preprocessing = PREPROCESSING
     outputs = model.predict_on_batch(INPUTS)
@@ -95,5 +95,5 @@ def test_an_export_has_all_layers(kind, format, tmp_path):
         np.testing.assert_allclose([*outputs.values()][0], model.predict_on_batch(INPUTS), atol=1e-5)
         assert (folder / "assets" / "labels.txt").read_text() == "ant\nbee\n"
         for option in ({"tokens": True}, {"compute_dtype": "bfloat16"}):
-            with pytest.raises(ValueError, match="is for models of keras_vit without layers around them"):
+            with pytest.raises(ValueError, match="compute_dtype and tokens are for models without layers around them"):
                 keras_vit.export(model, tmp_path, **option)
