@@ -93,8 +93,7 @@ def read_stated(checkpoint, family, layout):
         labels = theirs.labels or _labels("labels", ours.get("labels"))
     activation = model.classifier_activation if (model := ours["model"]) else None
     stated = ours["config"] | ({"classifier_activation": activation} if activation else {}) | theirs.stated
-    about = {"stated": stated, "preprocessing": preprocessing, "model": model, "labels": labels}
-    return dataclasses.replace(theirs, **about, **sizes)
+    return dataclasses.replace(theirs, stated=stated, preprocessing=preprocessing, model=model, labels=labels, **sizes)
 
 
 @contextlib.contextmanager
