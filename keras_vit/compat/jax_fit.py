@@ -105,7 +105,7 @@ class JaxFit(BackendFit):
                     batch = self._real_rows(name, batch)
                     check_labels(rules, keras.utils.unpack_x_y_sample_weight(batch)[1])
                     if name in self._looks:
-                        self._looks.pop(name)(_of_process(self._images_in(batch)))
+                        self._looks.pop(name)(self._images_in(batch))
                     outputs, state = function(state, iter((batch,)))
                     found.append(outputs)
             except BaseException:
@@ -230,11 +230,6 @@ def _after(gradients, data):
 
 def _take(batch, rows):
     return keras.tree.map_structure(lambda tensor: tensor[rows], batch)
-
-
-def _of_process(array):
-    """Return a part of an array that this process has."""
-    return getattr(array, "addressable_data", lambda index: array)(0)
 
 
 def _is_there(arrays):

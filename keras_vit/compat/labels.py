@@ -22,23 +22,26 @@ class Rule(NamedTuple):
 
     name: str
     place: int  # among the outputs
-    shape: tuple
+    classes: int
+    shapes: list  # of the labels, without the batch
     ignored: int | None  # a label that is allowed although it is no class
-    takes_targets: bool  # whether labels may be targets, one per class
 
-    def labels_in(self, y):
-        """Return the indices of classes for this output in the labels of a batch, None if there are none."""
-        if isinstance(y, dict):
-            labels = y.get(self.name)
-        else:
-            labels = y[self.place] if isinstance(y, (list, tuple)) else y
-        shape = getattr(labels, "shape", None)
-        if shape is None or getattr(shape, "rank", 0) is None:  # TensorFlow traces labels of several ranks without one
-            return labels
-        sides = tuple(shape)[1:]
-        if self.takes_targets and len(sides) == len(self.shape) - 1 and sides[-1] in (self.shape[-1], None):
-            return None
-        return labels if sides in (self.shape[1:-1], (*self.shape[1:-1], 1)) else None
+    def indices_in(self, y, parts_of):
+        """Return the parts of the labels of a batch for this output if they are indices of classes, else an empty list.
+
+        Args:
+            y: labels, or a list or dict with those of each output.
+            parts_of: function from labels to the parts of this process.
+        """
+        labels = _of_output(y, self.name, self.place)
+        parts = [] if labels is None else [part for part in parts_of(labels) if hasattr(part, "shape")]
+        # TensorFlow traces labels of several ranks without a rank.
+        return [x for x in parts if getattr(x.shape, "rank", 0) is None or tuple(x.shape)[1:] in self.shapes]
+
+    def allows(self, labels):
+        """Return for each index whether it is allowed."""
+        is_class = (labels >= 0) & (labels < self.classes)
+        return is_class if self.ignored is None else is_class | (labels == self.ignored)
 
 
 def label_rules(model):
@@ -46,47 +49,53 @@ def label_rules(model):
     outputs, rules = getattr(model, "outputs", None) or [], []
     names = model.output if outputs and isinstance(model.output, dict) else getattr(model, "output_names", ())
     for place, (name, output) in enumerate(zip(names, outputs, strict=False)):
-        losses = model.loss
-        loss = losses.get(name) if isinstance(losses, dict) else losses
-        loss = loss[place] if isinstance(loss, (list, tuple)) else loss
+        loss = _of_output(model.loss, name, place)
         loss = keras.losses.get(loss) if isinstance(loss, str) else loss
-        takes_targets = isinstance(loss, CrossEntropy)
-        is_sparse = isinstance(loss, keras.losses.SparseCategoricalCrossentropy)
-        # a functools.partial has `func` and `keywords`
-        is_sparse |= getattr(loss, "func", loss) is keras.losses.sparse_categorical_crossentropy
-        if is_sparse or takes_targets:
+        is_function = getattr(loss, "func", loss) is keras.losses.sparse_categorical_crossentropy  # also a partial one
+        if is_function or isinstance(loss, (keras.losses.SparseCategoricalCrossentropy, CrossEntropy)):
             ignored = getattr(loss, "ignore_class", getattr(loss, "keywords", {}).get("ignore_class"))
-            rules.append(Rule(name, place, tuple(output.shape), ignored, takes_targets))
+            *sides, classes = output.shape[1:]
+            is_target = classes == 1 and isinstance(loss, CrossEntropy)  # a label of shape (..., 1)
+            shapes = [tuple(sides), tuple(sides) if is_target else (*sides, 1)]
+            rules.append(Rule(name, place, classes, shapes, ignored))
     return rules
 
 
-def check_labels(rules, y):
-    """Raise a `ValueError` if labels of a batch, which are arrays, are not classes."""
+def parts_here(labels):
+    """Return the parts of labels, which may be an array of JAX in several processes, that this process has."""
+    return [shard.data for shard in getattr(labels, "addressable_shards", ())] or [labels]
+
+
+def check_labels(rules, y, parts_of=parts_here):
+    """Raise a `ValueError` if labels of a batch, which are arrays, are not classes; see `Rule`."""
     for rule in rules:
-        labels = rule.labels_in(y)
-        shards = getattr(labels, "addressable_shards", None)  # the parts of an array of JAX that this process has
-        for part in [labels] if shards is None else [shard.data for shard in shards]:
-            found = np.asarray([] if part is None else part)
-            wrong = found[~((found >= 0) & (found < rule.shape[-1]) | (found == rule.ignored))]
+        for part in map(np.asarray, rule.indices_in(y, parts_of)):
+            wrong = part[~rule.allows(part)]
             if wrong.size:
-                raise ValueError(_in_words(int(wrong.max()), rule.shape[-1]))
+                raise ValueError(_in_words(int(wrong.max()), rule.classes))
+    return []
 
 
-def assert_labels(rules, y):
-    """Return operations of a TensorFlow graph that fail if labels of a batch are not classes."""
+def assert_labels(rules, y, parts_of):
+    """Return operations of a TensorFlow graph that fail if labels of a batch are not classes; see `Rule`."""
     import tensorflow as tf
 
     checks = []
     for rule in rules:
-        labels = rule.labels_in(y)
-        if labels is not None:
-            labels = tf.cast(labels, "int64")
-            is_right = (labels >= 0) & (labels < rule.shape[-1])
-            is_right = is_right if rule.ignored is None else is_right | (labels == rule.ignored)
+        for part in rule.indices_in(y, parts_of):
+            labels = tf.cast(part, "int64")
+            is_right = rule.allows(labels)
             found = tf.reduce_max(tf.where(is_right, tf.int64.min, labels))
-            said = ["label value of", found, f"which is outside the valid range of [0, {rule.shape[-1]})"]
+            said = ["label value of", found, f"which is outside the valid range of [0, {rule.classes})"]
             checks.append(tf.debugging.Assert(tf.reduce_all(is_right), said))
     return checks
+
+
+def _of_output(values, name, place):
+    """Return the value of one output: the value of all, or that of a dict by its name, or of a list by its place."""
+    if isinstance(values, dict):
+        return values.get(name)
+    return values[place] if isinstance(values, (list, tuple)) else values
 
 
 @contextlib.contextmanager

@@ -130,7 +130,7 @@ class TensorFlowFit(BackendFit):
 
         def look_and_predict(data):
             if "predict_function" in self._looks:
-                self._looks.pop("predict_function")(self._images_in(self._of_replica(0, data[0])))
+                self._looks.pop("predict_function")(self._images_in(self._of_replica(data[0])))
             return function(data)
 
         self.predict_function = look_and_predict
@@ -156,17 +156,15 @@ class TensorFlowFit(BackendFit):
         def step(data):  # a missing target or weight is an Optional
             is_missing = lambda x: isinstance(x, tf.experimental.Optional)  # noqa: E731
             data = keras.tree.map_structure(lambda x: None if is_missing(x) else x, data)
-            checks = []
-            for replica in range(len(strategy.experimental_local_results(first_tensor(data))) if rules else 0):
-                y = keras.utils.unpack_x_y_sample_weight(self._of_replica(replica, data))[1]
-                checks += (check_labels if tf.executing_eagerly() else assert_labels)(rules, y) or []
-            with tf.control_dependencies(checks):
+            y = keras.utils.unpack_x_y_sample_weight(data)[1]
+            check = check_labels if tf.executing_eagerly() else assert_labels
+            with tf.control_dependencies(check(rules, y, strategy.experimental_local_results)):
                 return run(data)
 
         @tf.autograph.experimental.do_not_convert
         def steps(iterator, count, rows):
             data = iterator.get_next()
-            images = self._images_in(self._of_replica(0, data))
+            images = self._images_in(self._of_replica(data))
             logs = step(data)
             if self.steps_per_execution > 1:
                 logs = _repeat(step, iterator, count - 1, logs)
@@ -182,7 +180,7 @@ class TensorFlowFit(BackendFit):
                 logs, seen = steps(iterator, count, some if look else none)
             else:
                 for batch in itertools.islice(data, self.steps_per_execution):
-                    seen = self._images_in(self._of_replica(0, batch)) if seen is None and look else seen
+                    seen = self._images_in(self._of_replica(batch)) if seen is None and look else seen
                     logs = step(batch)
                 if logs is None:
                     raise StopIteration
@@ -193,10 +191,10 @@ class TensorFlowFit(BackendFit):
 
         return function
 
-    def _of_replica(self, index, data):
-        """Return the part of a batch that one replica of this process gets."""
+    def _of_replica(self, data):
+        """Return the part of a batch that the first replica of this process gets."""
         local = self.distribute_strategy.experimental_local_results
-        return keras.tree.map_structure(lambda x: x if x is None else local(x)[index], data)
+        return keras.tree.map_structure(lambda x: x if x is None else local(x)[0], data)
 
     def _results(self, logs):
         """Return the metrics of all replicas if a step returned its metrics, else what it returned."""

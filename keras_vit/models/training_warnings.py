@@ -8,6 +8,7 @@ import weakref
 import keras
 import numpy as np
 
+from keras_vit.compat.labels import parts_here
 from keras_vit.compat.tensorflow_fit import LOOKED_AT
 from keras_vit.models.base import ADVICE, ImageModel
 from keras_vit.models.encoders import images_of, output_activation
@@ -64,7 +65,7 @@ def _images(data, shape):
 def _warn(subject, preprocessing, images):
     if images is None:
         return
-    images = np.asarray(keras.ops.convert_to_numpy(images[:LOOKED_AT]), "float32")
+    images = np.asarray(keras.ops.convert_to_numpy(parts_here(images)[0][:LOOKED_AT]), "float32")
     images = images[np.isfinite(images)]
     if not images.size:
         return

@@ -90,6 +90,7 @@ def test_losses_of_indices(loss, outputs, labels):
         (None, 1, LABELS),
         ("categorical_crossentropy", 1, 7 * np.ones((12, 3))),
         (CrossEntropy(), 1, 7 * np.ones((12, 3))),  # targets
+        (LOSS, 1, [1, 2, 7]),  # which Keras refuses
         (LOSS, 1, None),
         ([LOSS, "mse"], 2, [LABELS - 1, LABELS]),
     ],
