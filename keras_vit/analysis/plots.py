@@ -2,11 +2,12 @@
 
 Each function returns a `matplotlib.figure.Figure` that is not registered with pyplot: display it as the last line of a
 notebook cell, or write it with `figure.savefig(path)`. Images and maps are drawn without interpolation; curves can be
-distinguished without colour.
+distinguished without colour. If the font lacks characters of a class name, a warning says how to choose another font.
 """
 
 import io
 import itertools
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ _BAR = 0.35  # height of a bar, as a share of the distance between two classes
 _STEPS = 5  # minimum number of rows, so that a few bars are not stretched
 # Marker and line of each curve, distinguishable without colour.
 _STYLES = tuple(zip("osD^vPX*", ("-", "--", "-.", ":") * 2, strict=True))
+_FONT = " (set matplotlib.rcParams['font.family'], or font.family in a file matplotlibrc, to a font that has it)"
 _REFERENCES = {"ResNet-50": ResNetConfig(stage_sizes=(3, 4, 6, 3))}
 
 
@@ -239,16 +241,17 @@ def attention_distance(distances: npt.ArrayLike, reference: str | npt.ArrayLike 
     distances = np.asarray(distances, "float64")
     blocks = np.arange(1, len(distances) + 1)
     figure, axes = _new_axes()
+    ink = axes.xaxis.label.get_color()  # white in a dark style
     depths = np.broadcast_to(blocks[:, None], distances.shape)
     axes.plot(depths.ravel(), distances.ravel(), "o", color="0.55", markersize=4, label="a head")
-    axes.plot(blocks, np.nanmean(distances, axis=1), "-", color="black", label="mean of the heads")
+    axes.plot(blocks, np.nanmean(distances, axis=1), "-", color=ink, label="mean of the heads")
     if reference is not None:
         name, sides = "CNN", np.asarray(reference)
         if isinstance(reference, str):
             name = checks.check_choice("reference", reference, _REFERENCES)
             sides = receptive_field(_REFERENCES[name])
         label = f"{name}: half the receptive field"
-        axes.plot(np.linspace(1, len(blocks), len(sides)), sides / 2, "--", color="black", label=label)
+        axes.plot(np.linspace(1, len(blocks), len(sides)), sides / 2, "--", color=ink, label=label)
     axes.set(xlabel="block", ylabel="mean attention distance (pixels)", ylim=(0, 1.15 * np.nanmax(distances)))
     axes.legend(fontsize="small")
     return figure
@@ -277,7 +280,8 @@ def scaling_curves(
         costs, accuracies = np.transpose(sorted(points))
         axes.plot(costs, 100 * accuracies, marker=marker, linestyle=line, label=name)
     if baseline is not None:
-        axes.plot(baseline[0], 100 * baseline[1], "*", color="black", markersize=14, label="base", zorder=3)
+        ink = axes.xaxis.label.get_color()
+        axes.plot(baseline[0], 100 * baseline[1], "*", color=ink, markersize=14, label="base", zorder=3)
     axes.set(xscale="log", xlabel=xlabel, ylabel=ylabel)
     from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
@@ -287,7 +291,7 @@ def scaling_curves(
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    _add_legend(axes, axes.get_lines())
     return figure
 
 
@@ -316,7 +320,7 @@ def few_shot_curves(results: Mapping[str, Any]) -> "Figure":
     axes.set_xticks(sorted(ticks), sorted(ticks), minor=False)
     axes.minorticks_off()
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    _add_legend(axes, axes.containers)
     return figure
 
 
@@ -334,12 +338,26 @@ def import_figure():
             self.savefig(file, format="png")
             return file.getvalue()
 
+        def savefig(self, *args, **kwargs):
+            with warnings.catch_warnings(record=True) as caught:
+                super().savefig(*args, **kwargs)
+            for warning in caught:
+                hint = _FONT if "missing from font" in str(warning.message) else ""
+                warnings.warn(f"{warning.message}{hint}", warning.category, stacklevel=2)
+
     return NotebookFigure
 
 
 def _new_axes():
     figure = import_figure()(figsize=(5.6, 4.0), dpi=_DPI, layout="constrained")
     return figure, figure.subplots()
+
+
+def _add_legend(axes, curves):
+    """Add a legend with names as they are: matplotlib leaves out those that begin with _, and $ starts mathematics."""
+    legend = axes.legend(curves, ["name"] * len(curves), fontsize="small")
+    for text, curve in zip(legend.get_texts(), curves, strict=True):
+        text.set(text=curve.get_label(), parse_math=False)
 
 
 def _new_sheet(width, height):
@@ -358,7 +376,7 @@ def _show(axes, pixels, left, top):
 
 def _write(axes, text, left, top, **style):
     """Write a line of text on a sheet, with its upper edge at `top`."""
-    axes.text(left, top, text, **{"va": "top", "fontsize": _TEXT_SIZE, **style})
+    axes.text(left, top, text, **{"va": "top", "fontsize": _TEXT_SIZE, "parse_math": False, **style})
 
 
 def _tiles(rows, titles=(), side=_SIDE):

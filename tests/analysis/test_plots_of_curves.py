@@ -123,3 +123,30 @@ def test_without_matplotlib_the_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match="plots need matplotlib: pip install matplotlib$"):
         plots.attention_distance(DISTANCES)
+
+
+def test_names_are_drawn_as_they_are():
+    """matplotlib hides labels that begin with _ and draws $...$ as mathematics."""
+    names = ["_hidden", "$x", r"$\bad$", "plain"]
+    curves = {name: [(1, 0.5), (2, 0.6)] for name in names}
+    for figure, shown in (
+        (plots.scaling_curves(curves, baseline=(1, 0.4)), [*names, "base"]),
+        (plots.few_shot_curves({name: {1: [0.5], 5: [0.6]} for name in names}), names),
+    ):
+        pixels_of(figure)
+        texts = figure.axes[0].get_legend().get_texts()
+        assert [text.get_text() for text in texts] == shown and not any(text.get_parse_math() for text in texts)
+
+
+def test_curves_are_seen_in_a_dark_style():
+    import matplotlib
+
+    with matplotlib.rc_context({"axes.labelcolor": "white", "figure.facecolor": "black", "axes.facecolor": "black"}):
+        figures = plots.attention_distance(DISTANCES), plots.scaling_curves({"a": [(1, 0.5)]}, baseline=(1, 0.4))
+    colours = [line.get_color() for figure in figures for line in figure.axes[0].get_lines()]
+    assert colours.count("white") == 3 and "black" not in colours
+
+
+def test_a_font_without_the_characters_of_a_name_is_told_with_the_remedy():
+    with pytest.warns(UserWarning, match=r"missing from font.* \(set matplotlib\.rcParams\['font\.family'\]"):
+        bytes_of(plots.scaling_curves({"猫": [(1, 0.5)]}))
