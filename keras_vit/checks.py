@@ -11,36 +11,27 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# name of an argument in timm, transformers or Keras -> our name; FOREIGN_VALUES maps the values of an argument
-FOREIGN_NAMES = {
-    "num_classes": "classes",
-    "num_labels": "classes",
-    "id2label": "labels",
-    "class_names": "labels",
-    "input_shape": "image_size",
-    "img_size": "image_size",
-    "input_size": "image_size",
-    "embed_dim": "hidden_dim",
-    "hidden_size": "hidden_dim",
-    "depth": "num_layers",
-    "num_hidden_layers": "num_layers",
-    "num_attention_heads": "num_heads",
-    "mlp_ratio": "mlp_dim",
-    "intermediate_size": "mlp_dim",
-    "global_pool": "pooling",
-    "classifier": "pooling",
-    "pretrained": "weights",
-    "in_chans": "channels",
-    "num_channels": "channels",
-    "layer_norm_eps": "epsilon",
-    "drop_rate": "dropout_rate",
-    "attn_drop_rate": "attention_dropout_rate",
-    "drop_path": "drop_path_rate",
-    "reg_tokens": "num_registers",
-    "init_values": "layer_scale_init",
-    "act_layer": "gelu",
-    "hidden_act": "gelu",
+# our name of an argument -> its names in timm, transformers and Keras; FOREIGN_VALUES maps the values of an argument
+_NAMES_ELSEWHERE = {
+    "classes": "num_classes num_labels",
+    "labels": "id2label class_names",
+    "image_size": "input_shape img_size input_size",
+    "hidden_dim": "embed_dim hidden_size",
+    "num_layers": "depth num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "mlp_dim": "mlp_ratio intermediate_size",
+    "pooling": "global_pool classifier",
+    "weights": "pretrained",
+    "channels": "in_chans num_channels",
+    "epsilon": "layer_norm_eps",
+    "dropout_rate": "drop_rate",
+    "attention_dropout_rate": "attn_drop_rate",
+    "drop_path_rate": "drop_path",
+    "num_registers": "reg_tokens",
+    "layer_scale_init": "init_values",
+    "gelu": "act_layer hidden_act",
 }
+FOREIGN_NAMES = {name: ours for ours, names in _NAMES_ELSEWHERE.items() for name in names.split()}
 FOREIGN_VALUES = {"pooling": {"avg": "gap", "cls": "token"}}
 
 
