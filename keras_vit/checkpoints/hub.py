@@ -14,6 +14,7 @@ PREFIX = "hf://"
 
 _CONFIG = "config.json"
 _WEIGHTS = "model.safetensors"
+_PATIENCE = 5  # seconds that the hub may take to answer
 _MAX_BYTES = 32 * 2**30  # maximum for the weights of a repository that is not a release; DINOv3-7B has 26.9 GB
 
 
@@ -104,18 +105,29 @@ def _parse(address):
     return "/".join(parts), revision or None
 
 
-def _download(hub, repository, name, revision, most=MAX_JSON, is_commit=False):
+def _download(hub, repo, name, revision, most=MAX_JSON, is_commit=False):
     """Return the path of a file of the repository, or None if the repository does not have it."""
+    cached = hub.try_to_load_from_cache(repo, name, revision=revision)
     # A missing file of a commit is never requested again, because commits do not change.
-    if is_commit and hub.try_to_load_from_cache(repository, name, revision=revision) is hub._CACHED_NO_EXIST:
+    if is_commit and cached is hub._CACHED_NO_EXIST:
         return None
     try:
-        bar = _bounded(hub.utils.tqdm, f"{PREFIX}{repository}: {name}", most)
-        return pathlib.Path(hub.hf_hub_download(repository, name, revision=revision, tqdm_class=bar))
+        if cached is None:
+            _reach(hub)
+        bar = _bounded(hub.utils.tqdm, f"{PREFIX}{repo}: {name}", most)
+        return pathlib.Path(hub.hf_hub_download(repo, name, revision=revision, tqdm_class=bar, etag_timeout=_PATIENCE))
     except hub.errors.LocalEntryNotFoundError:  # without a connection, the file may still exist
         raise
     except hub.errors.EntryNotFoundError:
         return None
+
+
+def _reach(hub):
+    """Raise unless the hub answers: without a connection, huggingface_hub repeats its request for 23 s, or minutes."""
+    try:
+        hub.utils.get_session().head(hub.constants.ENDPOINT, timeout=_PATIENCE)
+    except Exception as error:  # a class of httpx, or of what its next version is called
+        raise hub.errors.LocalEntryNotFoundError(f"{hub.constants.ENDPOINT} does not answer: {error}") from error
 
 
 def _bounded(bar, name, most):

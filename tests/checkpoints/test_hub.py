@@ -3,14 +3,17 @@
 import json
 import pathlib
 import shutil
+import socket
 import sys
 import threading
+import time
 
 import keras
 import numpy as np
 import pytest
 import safetensors.numpy
 from hub_server import Handler, Server
+from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import files, zeroshot
@@ -267,6 +270,28 @@ def test_without_huggingface_hub(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ImportError, match="weights='hf://org/repo' needs huggingface_hub: pip install"):
         keras_vit.create_model("ViT-Ti_16", weights="hf://org/repo")
+
+
+@pytest.mark.parametrize("accepts", slow_after(1, [True, False]))
+def test_without_a_connection_the_error_comes_soon(accepts, publish, make_model, monkeypatch, forget):
+    """huggingface_hub alone takes 23 s if the address refuses connections, and minutes if nothing answers."""
+    publish(make_model())
+    folder = hub.fetch_repository("hf://org/repo")
+    monkeypatch.setattr(hub, "_PATIENCE", 0.1)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        if accepts:
+            silent.listen()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        forget()
+        start = time.monotonic()
+        with pytest.raises(ConnectionError, match="org/other is incomplete in the cache and .* does not answer"):
+            hub.fetch_repository("hf://org/other")
+        assert hub.fetch_repository("hf://org/repo") == folder
+        (folder / "model.safetensors").unlink()
+        with pytest.raises(ConnectionError, match="org/repo is incomplete in the cache and .* does not answer"):
+            hub.fetch_repository("hf://org/repo")
+        assert time.monotonic() - start < 8
 
 
 def test_an_endpoint_that_is_no_hub(monkeypatch):
