@@ -1,6 +1,7 @@
 """Model, with a corrected `fit`, and ImageModel, the base class of the models of images."""
 
 import collections.abc
+import functools
 import pathlib
 import warnings
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from keras_vit.compat.fit import DistributedFit
 from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.unseen import RESIZED, differences, to_text
 from keras_vit.models import weights_files
-from keras_vit.models.layer_states import layer_states, lora_layers, restart_lora, restore_layer_states
+from keras_vit.models.layer_states import layer_states, lora_layers, quantize, restart_lora, restore_layer_states
 from keras_vit.typing import PathLike, Tensor
 
 ADVICE = (
@@ -174,6 +175,7 @@ class ImageModel(Model):
         """Initialise the functional model with these inputs and outputs."""
         name = name or config.name.replace("_", "").replace("-", "_").replace("+", "_").lower()  # r50_vit_b16
         super().__init__(inputs=inputs, outputs=outputs, name=name)
+        self.quantize = functools.partial(quantize, self.quantize)  # around Keras's wrapper of the method
         for tensor in self.inputs:
             tensor.image_model = self  # so that a model with these layers and a new head has its images
         self._config = config
@@ -320,18 +322,6 @@ class ImageModel(Model):
         super().save_weights(filepath, *args, **kwargs)
         is_known = self._preprocessing_source != "assumed"
         weights_files.state(filepath, to_text(self._config, self._preprocessing if is_known else None))
-
-    def quantize(self, *args: Any, **kwargs: Any) -> None:
-        """Quantise the dense layers as `keras.Model.quantize` does.
-
-        Keras's warnings about layers that cannot be quantised are silenced.
-
-        Args:
-            *args, **kwargs: as in `keras.Model.quantize`, such as `"int8"`.
-        """
-        with warnings.catch_warnings():  # Keras warns about each layer that cannot be quantised
-            warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method", UserWarning)
-            super().quantize(*args, **kwargs)
 
     def get_config(self):
         return {

@@ -1,6 +1,7 @@
 """Changes to the layers of a built model: `freeze`, and restoring freezing and quantisation of a saved model."""
 
 import warnings
+from typing import Any
 
 import keras
 
@@ -15,7 +16,9 @@ def freeze(model: keras.Model, up_to: str | None = None) -> list[str]:
 
     Call it before `compile`: Keras trains the weights that were trainable when its training step was built. Layers that
     are already frozen stay frozen. Only weights are frozen: dropout and stochastic depth stay active in frozen layers,
-    and a frozen `BatchNormalization` uses its stored statistics, as in Keras.
+    and a frozen `BatchNormalization` uses its stored statistics, as in Keras. To train all weights again, set
+    `model.trainable = False`, then `model.trainable = True`, and compile again. On TensorFlow, the second alone does
+    nothing, because Keras ignores a value that the model itself has already.
 
     Args:
         model: a model of this package, or a functional Keras model around one. An inner model counts as one layer and
@@ -44,6 +47,25 @@ def freeze(model: keras.Model, up_to: str | None = None) -> list[str]:
         layer.trainable = False
     warn_if_compiled(model, "was frozen")
     return [layer.name for layer in layers]
+
+
+def quantize(method: Any, mode: str | None = None, **kwargs: Any) -> None:
+    """Quantise the dense layers of a model.
+
+    Keras's warnings about layers that cannot be quantised are silenced.
+
+    Args:
+        method: the method `quantize` of a Keras model.
+        mode: `"int8"`, `"int4"` or `"float8"`. Keras's `"gptq"` and `"awq"` calibrate models of text only.
+        **kwargs: as in `keras.Model.quantize`; `config` may state the mode.
+
+    Raises:
+        ValueError: if the mode is another.
+    """
+    checks.check_choice("mode", mode or getattr(kwargs.get("config"), "mode", None), QUANTIZATION_MODES)
+    with warnings.catch_warnings():  # Keras warns about each layer that cannot be quantised
+        warnings.filterwarnings("ignore", "Layer .* does not have a `quantize` method", UserWarning)
+        method(mode, **kwargs)
 
 
 def warn_if_compiled(model, change):

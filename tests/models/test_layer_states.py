@@ -92,6 +92,9 @@ def test_a_mode_with_calibration_is_refused(make_model, tmp_path):
     model = make_model()
     dense = model.get_layer("block_00").mlp.dense1
     dense.quantize("gptq", config=keras.quantizers.GPTQConfig(dataset=None, tokenizer=None))
+    for wrong in ({"mode": "gptq"}, {"mode": "awq"}, {"config": keras.quantizers.GPTQConfig(None, None)}):
+        with pytest.raises(ValueError, match="mode must be one of 'int8', 'int4', 'float8'; got mode='(gptq|awq)'"):
+            model.quantize(**wrong)
     message = "quantised in one of int8, int4, float8; layer 'block_00/mlp/dense1' is quantised in 'gptq'"
     with pytest.raises(ValueError, match=message):
         model.save(tmp_path / "model.keras")
