@@ -84,8 +84,8 @@ class _Handlers:
 
     def show_heads(self, state, depth):
         """The heads of one block, which are computed on demand."""
-        name, weights, found = state
-        with _mistakes_shown():
+        with _mistakes_shown(state):
+            name, weights, found = state
             return gr.Gallery(found.heads(self._offers.open(name, weights, gr.Info), depth), visible=True)
 
     def change_model(self, name):
@@ -126,7 +126,7 @@ class _Handlers:
 
 def _change_depth(state, depth):
     """The figures up to another block. The heads on the page belong to the previous block, so they are hidden."""
-    with _mistakes_shown():
+    with _mistakes_shown(state):
         return state[2].figures(depth), gr.Gallery(visible=False)
 
 
@@ -137,9 +137,11 @@ def _nothing():
 
 
 @contextlib.contextmanager
-def _mistakes_shown():
+def _mistakes_shown(state=()):
     """Show the package's own errors to the visitor as text; Gradio would render HTML in them."""
     try:
+        if state is None:
+            raise ValueError("no image is chosen, or its answer is deleted, as an hour has passed: pick an image")
         yield
     except _MISTAKES as error:
         raise gr.Error(html.escape(looks.sentence(error)), print_exception=False) from error

@@ -78,6 +78,13 @@ def test_an_example_is_answered_as_predict_does(handlers, model):
     assert len(handlers.show_heads(state, 1).value) == 2
 
 
+def test_what_needs_an_image_says_so_without_one(handlers):
+    """Gradio forgets a state after an hour."""
+    for function in (handlers.show_heads, page._change_depth):
+        with pytest.raises(gr.Error, match="No image is chosen.*: pick an image"):
+            function(None, 1)
+
+
 def test_equal_labels_are_answered_one_by_one():
     model = small_digit_model()
     model.labels = ["crane"] * 10

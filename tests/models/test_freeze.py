@@ -67,6 +67,17 @@ def test_nothing_is_thawed(make_model):
     assert trainable == {"encoder_norm"}
 
 
+def test_the_inverse(make_model):
+    """`model.trainable = True` alone does nothing on TensorFlow, because the model itself stays trainable."""
+    model = make_model()
+    everything = [weight.path for weight in model.trainable_weights]
+    for frozen in (model, around(model)):
+        freeze(frozen)
+        frozen.trainable = False
+        frozen.trainable = True
+        assert [weight.path for weight in model.trainable_weights] == everything
+
+
 def test_it_survives_saving_and_cloning(make_model, tmp_path):
     model = make_model()
     freeze(model, "block_00")
