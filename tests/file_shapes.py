@@ -38,5 +38,6 @@ def file_of(name, library, **arguments):
     for key in [key for key in shapes if key.endswith(".qkv.bias") and library == "original"]:
         shapes[key] = [3 * model.config.hidden_dim]  # with the part that the mask removes
     shapes = {key: tuple(shape) for key, shape in shapes.items()}
-    entries = {key: Entry(key, shape, "F32", lambda shape=shape: np.zeros(shape)) for key, shape in shapes.items()}
+    zeros = {key: np.broadcast_to(np.float32(0), shape) for key, shape in shapes.items()}  # they take no memory
+    entries = {key: Entry(key, zero.shape, "F32", lambda zero=zero: zero) for key, zero in zeros.items()}
     return model.config, describe(Checkpoint(pathlib.Path(name), "safetensors", entries, {}))

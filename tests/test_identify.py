@@ -83,6 +83,23 @@ def test_an_official_file_is_one_of_the_paper(name):
     assert notes == (f"the names and shapes of the file are those of {name}",)
 
 
+@pytest.mark.parametrize(
+    ("name", "heads", "stages"),
+    slow_after(1, [("R+ViT-Ti_16", 3, ()), ("R26+ViT-S_32", 6, (2, 2, 2, 2)), ("R50+ViT-B_16", 12, (3, 4, 9))]),
+)
+def test_a_published_hybrid_is_found_for_rgb_without_arguments(name, heads, stages):
+    """Its heads are timm's. `original` in a `.safetensors` file has the names of timm."""
+    for library, style in (("timm", "timm"), ("official", "vit"), ("original", "timm")):
+        _, description = file_shapes.file_of(name, library, image_size=384)
+        for channels in (1, 3):
+            given = {"channels": 1} if channels == 1 else {}
+            built, _, _ = identify(description, None, given)
+            assert (built.name, built.num_heads, built.image_size) == (name, heads, (384, 384))
+            assert (built.channels, built.stem.stage_sizes, built.stem.style) == (channels, stages, style)
+    model, _ = build_deferred(lambda: build_model(built))
+    assert make_plan(model, description).report.resized == ()
+
+
 @pytest.mark.parametrize(("library", "gelu"), [("official", "tanh"), ("timm", "erf")])
 def test_a_plain_file_of_another_size_is_of_no_family(library, gelu):
     _, description = file_of("ViT-Ti_16", library)

@@ -140,6 +140,8 @@ def make_plan(model, description, resize="auto", head="auto"):
     told += [d for d in different if d.name == "classifier_activation" or (d.name == "channels" and is_converted)]
 
     problems = [f"  ! {d}{_NEW_HEAD if d.name in OF_THE_HEAD else ''}" for d in different if d not in told]
+    if is_converted and description.stated.get("channels", channels.RGB) != channels.RGB:
+        problems.append(f"  ! the file states channels={description.stated['channels']}; its arrays are for RGB")
     problems += [f"  - missing {source.problem}" for source in loaded if source.problem and not source.is_in_file]
     problems += [f"  ! {source.problem}" for source in loaded if source.problem and source.is_in_file]
     problems += [f"  + extra {name}" for name in sorted(set(description.entries) - used - droppable)]
