@@ -17,6 +17,7 @@ from keras_vit.config.base import count_patches
 from keras_vit.config.unseen import KEY, from_text, unseen, with_usual
 from keras_vit.files import read_table, read_toml
 from keras_vit.layers.position_grid import square_grid
+from keras_vit.logs import LOGGER
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _OPENAI_MEAN, _OPENAI_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
@@ -75,7 +76,9 @@ def read_stated(checkpoint, family, layout):
                 theirs = _read_huggingface(values, family)
     processor = checkpoint.preprocessor or {}
     with _named(repr(str(path.parent / PROCESSORS["image_processor" not in processor]))):
-        preprocessing = theirs.preprocessing or _huggingface_preprocessing(processor.get("image_processor", processor))
+        usual = HF_TYPES.get((values or {}).get("model_type"), {}).get("processor")
+        stated = _huggingface_preprocessing(processor.get("image_processor", processor), usual)
+        preprocessing = theirs.preprocessing or stated
     with _named(f"the metadata of {str(path)!r}"):
         ours = from_text(checkpoint.metadata.get(KEY), str(path))
         sizes = {"grid_size": theirs.grid_size, "image_size": theirs.image_size}
@@ -121,19 +124,12 @@ def _read_keras(path, values):
 # --- keys
 
 _CHECKS: dict[str, Callable] = {
-    "epsilon": checks.check_epsilon,
+    **{name: getattr(checks, f"check_{name}") for name in ("epsilon", "flag", "integer", "integers", "pair")},
+    **{name: getattr(checks, f"check_{name}") for name in ("indices", "positive")},
     "count": lambda name, value: checks.check_integer(name, value, minimum=0),
-    "flag": checks.check_flag,
-    "indices": checks.check_indices,
     "ignored": lambda name, value: None,
-    "integer": checks.check_integer,
-    "integers": check_integers,
     "integers, or one": lambda name, value: _CHECKS["integers" if isinstance(value, list) else "integer"](name, value),
-    "pair": checks.check_pair,
-    "positive": checks.check_positive,
 }
-
-
 _WITHOUT_ANY = ("timm", "openclip", "openclip_text")
 
 
@@ -193,7 +189,6 @@ def _one_of(name, value, choices):
 
 
 # --- Hugging Face
-
 
 HF_TYPES = read_toml("checkpoints/huggingface.toml")  # the model types of transformers
 # problem_type -> `classifier_activation`, for the scores that transformers' `ImageClassificationPipeline` returns
@@ -319,40 +314,35 @@ def _read_timm(values, family, layout, entries):
         fields.pop("class_token")  # attention pooling may read it
     sizes = _sizes(arguments.get("img_size"), fields.get("patch_size"), "img_size in model_args")
     labels = values.get("label_names")
-    if isinstance(labels, list):
-        labels = dict(enumerate(labels))
-    labels = _labels("label_names", labels)
-    preprocessing = _timm_preprocessing(values.get("pretrained_cfg") or values, "pretrained_cfg")
+    labels = _labels("label_names", dict(enumerate(labels)) if isinstance(labels, list) else labels)
+    preprocessing = _timm_preprocessing(values.get("pretrained_cfg") or values)
     architecture, notes = values.get("architecture"), ()
     if architecture is not None:
         named = f"{architecture}.{(values.get('pretrained_cfg') or {}).get('tag')}"
         architecture = named if find_foreign(named) is not None else architecture
         named, notes = of_architecture(architecture, fields, entries) if family == "vit" else ({}, ())
         fields = {**named, **fields}
-    sizes |= {"labels": labels, "preprocessing": preprocessing, "notes": notes, "architecture": architecture}
-    return Stated(fields, **sizes)
+    about = {"labels": labels, "preprocessing": preprocessing, "notes": notes, "architecture": architecture}
+    return Stated(fields, **sizes, **about)
 
 
 _TIMM_CROP_MODES = {"center": False, "squash": True}
 _TIMM_INTERPOLATIONS = {"nearest": "nearest", "bilinear": "bilinear_antialias", "bicubic": "bicubic"}
 
 
-def _timm_preprocessing(values, name):
-    """Return timm's evaluation preprocessing (`timm.data.create_transform`): resize to size / crop_pct, then crop.
-
-    The quotient is rounded down.
-    """
+def _timm_preprocessing(values):
+    """Return timm's evaluation preprocessing (`timm.data.create_transform`): resize to size / crop_pct, crop."""
     if "input_size" not in values:
         return None
-    *_, height, width = check_integers(f"input_size in {name}", values["input_size"])
-    ratio = checks.check_positive(f"crop_pct in {name}", values.get("crop_pct", 0.875))
+    *_, height, width = check_integers("input_size in pretrained_cfg", values["input_size"])
+    ratio = checks.check_positive("crop_pct in pretrained_cfg", values.get("crop_pct", 0.875))
     sides = [math.floor(side / ratio) for side in (height, width)]
-    is_squashed = _one_of(f"crop_mode in {name}", values.get("crop_mode") or "center", _TIMM_CROP_MODES)
+    is_squashed = _one_of("crop_mode in pretrained_cfg", values.get("crop_mode") or "center", _TIMM_CROP_MODES)
     interpolation = values.get("interpolation") or "bilinear"
     return Preprocessing(
         size=tuple(sides) if is_squashed else max(sides),
         crop=(height, width),
-        interpolation=_one_of(f"interpolation in {name}", interpolation, _TIMM_INTERPOLATIONS),
+        interpolation=_one_of("interpolation in pretrained_cfg", interpolation, _TIMM_INTERPOLATIONS),
         rounding="torchvision",
         mean=tuple(values.get("mean", _IMAGENET_MEAN)),
         std=tuple(values.get("std", _IMAGENET_STD)),
@@ -362,18 +352,23 @@ def _timm_preprocessing(values, name):
 # --- preprocessor_config.json
 
 HF_INTERPOLATIONS = {0: "nearest", 2: "bilinear_antialias", 3: "bicubic"}  # numbers of PIL.Image.Resampling
+_PROCESSOR_TYPES = read_toml("checkpoints/image_processors.toml")
 
 
-def _huggingface_preprocessing(values):
+def _huggingface_preprocessing(values, usual=None):
+    """Return the preprocessing of an image processor of transformers; `usual` is its class if no value states it."""
     if not values:
         return None
-    values, native = {key: value for key, value in values.items() if value is not None}, {}
+    kind = str(values.get("image_processor_type") or values.get("feature_extractor_type") or usual)
+    kind = re.sub("(FeatureExtractor|ImageProcessor)(Fast|Pil)?$", "", kind)
+    defaults = _PROCESSOR_TYPES.get(kind, _PROCESSOR_TYPES["ViT"])
+    values, native = defaults | {key: value for key, value in values.items() if value is not None}, {}
     for key in ("do_resize", "do_rescale"):
         _checked_value(key, values.get(key, True), [True])
-    scale = values.get("rescale_factor", True)
-    if scale is not True and not math.isclose(checks.check_positive("rescale_factor", scale), 1 / 255, rel_tol=1e-4):
+    scale = checks.check_positive("rescale_factor", values.get("rescale_factor", 1 / 255))
+    if not math.isclose(scale, 1 / 255, rel_tol=1e-4):
         raise ValueError(f"rescale_factor must be 1 / 255 for a model of keras_vit; got {scale!r}")
-    size, crop = values.get("size", 224), values.get("crop_size")
+    size, crop = values.get("size"), values.get("crop_size") if flag(values, "do_center_crop") else None
     is_padded = isinstance(size, dict) and "longest_edge" in size
     if "max_num_patches" in values:  # SigLIP 2 NaFlex: the square of most patches
         most, step = (checks.check_integer(key, values[key]) for key in ("max_num_patches", "patch_size"))
@@ -385,16 +380,20 @@ def _huggingface_preprocessing(values):
         size = padded
     if isinstance(size, dict):
         size = size.get("shortest_edge") or (size["height"], size["width"])
+    elif values.get("is_square"):
+        size = checks.check_pair("size", size)
     if isinstance(crop, dict):
         crop = (crop["height"], crop["width"])
+    if isinstance(size, int) and crop is None:
+        LOGGER.warning(f"the file states the shorter side, {size}, and no crop: images are resized to {size} x {size}")
     is_normalised = checks.check_flag("do_normalize", values.get("do_normalize", True))
     return Preprocessing(
         size=size,
-        crop=crop if flag(values, "do_center_crop") else None,
+        crop=crop,
         pad=is_padded,
-        interpolation=_one_of("resample", values.get("resample", 2), HF_INTERPOLATIONS),
+        interpolation=_one_of("resample", values["resample"], HF_INTERPOLATIONS),
         rounding="transformers",
         **native,
-        mean=tuple(values.get("image_mean", (0.5, 0.5, 0.5))) if is_normalised else (0.0, 0.0, 0.0),
-        std=tuple(values.get("image_std", (0.5, 0.5, 0.5))) if is_normalised else (1.0, 1.0, 1.0),
+        mean=tuple(values["image_mean"]) if is_normalised else (0.0, 0.0, 0.0),
+        std=tuple(values["image_std"]) if is_normalised else (1.0, 1.0, 1.0),
     )

@@ -113,10 +113,12 @@ def make_plan(model, description, resize="auto", head="auto"):
     """
     config, checkpoint = model.config, description.checkpoint
     if resize == "auto" and "embedding.resize" in description.stated:
-        resize = "authors"
+        resize = config.field("embedding.resize") or description.stated["embedding.resize"]
     file = _File(description.names, description.entries, checkpoint.path, config, resize, description.grid_size)
-    different, unusual = (differences(values, config) for values in (description.stated, description.usual))
     assumed, owned = unseen(config.to_dict()), owned_variables(model)
+    chosen = next((file.method(o.layer) for o in owned if resize != "auto" and hasattr(o.layer, "resize")), None)
+    kept = None if chosen is None else config.replace(**{"embedding.resize": chosen})
+    different, unusual = (differences(values, kept or config) for values in (description.stated, description.usual))
     # Tables are first, because they show how many rows belong to registers.
     tables = {id(o.variable): file.table(o) for o in owned if _POSITION_TABLE.match(o.variable.path)}
     sources = [tables.get(id(o.variable)) or file.plain(o) for o in owned]
@@ -175,8 +177,6 @@ def make_plan(model, description, resize="auto", head="auto"):
     values |= {id(x.variable): functools.partial(np.zeros, x.variable.shape, "float32") for x in fresh.values()}
     close = tuple(f"{checkpoint.path}: {difference}" for difference in told if difference.is_close)
     method = next((file.method(o.layer) for o in owned if id(o.variable) in tables), None)
-    chosen = next((file.method(o.layer) for o in owned if resize != "auto" and hasattr(o.layer, "resize")), None)
-    kept = None if chosen is None else config.replace(**{"embedding.resize": chosen})
     return Plan(values, report, description, head_loaded, close, method, kept)
 
 

@@ -143,7 +143,7 @@ def _weight_map(index):
         raise Refused(f"{str(index)!r} must have a weight_map from arrays to files; got {quoted(weight_map)}")
     for name in weight_map.values():
         is_name = isinstance(name, str) and name.endswith(".safetensors") and "/" not in name and "\\" not in name
-        if not is_name or index.with_name(name).is_dir():
+        if not is_name or os.path.isdir(index.with_name(name)):
             got = quoted(name)
             raise Refused(f"weight_map of {str(index)!r} must name .safetensors files in its folder; got {got}")
     return weight_map

@@ -395,10 +395,11 @@ def test_the_map_decides_which_file_holds_an_array(publish, make_model, caplog):
         ({name: next(file for file in files if file != mapped[name])}, {}, f"has no '{name}'"),
         ({}, {"unlisted": np.zeros(2, "float32")}, "must list every array; 'unlisted' is in 'model-00001-of"),
         ({name: "folder.safetensors"}, {}, "must name .safetensors files in its folder; got 'folder.safet"),
+        ({name: f"{'a' * 300}.safetensors"}, {}, "weights must be an existing file or folder; got '"),
     ):
         (folder / "folder.safetensors").mkdir(exist_ok=True)
         shutil.copy(folder / files[0], folder / "folder.safetensors" / "model.safetensors")
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises((ValueError, FileNotFoundError), match=message):
             open_checkpoint(written(files[0], {**arrays, **more}, **changes))
 
 

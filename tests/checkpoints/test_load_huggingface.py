@@ -10,6 +10,12 @@ from keras_vit.checkpoints.description import describe
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases.release import label_set
 
+CLIP = {  # of CLIPImageProcessor in transformers 5.24
+    "interpolation": "bicubic",
+    "mean": (0.48145466, 0.4578275, 0.40821073),
+    "std": (0.26862954, 0.26130258, 0.27577711),
+}
+
 
 @pytest.fixture
 def hub_folder(make_model, tmp_path):
@@ -102,6 +108,24 @@ def test_problem_type_says_what_scores_are(tiny_zoo, hub_folder):
             keras_vit.Preprocessing(size=18, crop=16, interpolation="bilinear_antialias", rounding="transformers"),
         ),
         ({"size": 16, "resample": 0}, keras_vit.Preprocessing(size=16, interpolation="nearest")),
+        (  # the values of openai/clip-vit-base-patch32 and facebook/deit-base-patch16-224: `default_to_square` differs
+            {"size": 18, "crop_size": 16, "do_center_crop": True, "feature_extractor_type": "CLIPFeatureExtractor"},
+            keras_vit.Preprocessing(size=18, crop=16, **CLIP, rounding="transformers"),
+        ),
+        (
+            {"size": 18, "crop_size": 16, "do_center_crop": True, "feature_extractor_type": "DeiTFeatureExtractor"},
+            keras_vit.Preprocessing(size=(18, 18), crop=16, interpolation="bicubic", rounding="transformers"),
+        ),
+        # what the classes of transformers add
+        (
+            {"image_processor_type": "DeiTImageProcessorFast"},
+            keras_vit.Preprocessing(size=(256, 256), crop=224, interpolation="bicubic", rounding="transformers"),
+        ),
+        ({"image_processor_type": "SiglipImageProcessor"}, keras_vit.Preprocessing(interpolation="bicubic")),
+        (
+            {"image_processor_type": "BitImageProcessor"},
+            keras_vit.Preprocessing(size=224, crop=224, **CLIP, rounding="transformers"),
+        ),
     ],
 )
 def test_preprocessor_config_json(tiny_zoo, hub_folder, values, expected):

@@ -256,6 +256,12 @@ def test_a_model_keeps_the_method_that_it_was_given(make_model, tmp_path):
         np.testing.assert_allclose(to_numpy(model(images)), expected, atol=2e-6)
     assert keras_vit.resize(given, "native").config.embedding.resize == "bicubic_antialias"
     assert keras_vit.resize(source, size).config.embedding.resize == "bicubic"
+    plain = make_model(seed=1)  # without a method of its own
+    keras_vit.save_weights(keras_vit.resize(plain, 16, "bicubic_antialias"), tmp_path / "p.npz")
+    report, other = keras_vit.load_weights(model := make_model(image_size=size), tmp_path / "p.npz"), table_of(plain)
+    assert not [note for note in report.notes if "resize" in note] and model.config.embedding.resize
+    table = resize_position_embedding(other[:, 1:], (4, 4), (6, 3), 0, "bicubic_antialias")
+    np.testing.assert_allclose(table_of(model)[:, 1:], table, atol=1e-6)
     report = keras_vit.load_weights(make_model(**siglip), tmp_path / "a.weights.h5")
     assert report.notes == ("the file states embedding.resize='bicubic_antialias'; the model has 'bicubic'",)
     parts = {"position_grid": 4, "resize": "bilinear"}
