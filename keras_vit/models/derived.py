@@ -66,10 +66,9 @@ def resize(
     Args:
         model: a model of this package, such as `VisionTransformer`.
         image_size: (height, width) in pixels or one integer; None takes images of any size, and `native` sequences of
-            patches. Both need a `VisionTransformer` without a stem. `native` needs global attention; None also allows
-            attention in windows.
+            patches. Both need a `VisionTransformer` without a stem. `native` allows no attention in windows.
         method: resize method, see `resize_position_embedding`, which the copy keeps; `auto` is the one that the model
-            keeps or else that of its authors, as `bicubic` for SigLIP, and `align_corners` without a family.
+            keeps, or else that of the authors.
         pad: whether images whose sides the patch size does not divide are padded with zeros at the bottom and at the
             right; otherwise see `whole_patches` of `EmbeddingConfig`.
         images_per_sequence: with `native`, the number of images that a sequence may hold. The outputs are (batch,

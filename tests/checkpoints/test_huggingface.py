@@ -8,7 +8,7 @@ import safetensors
 import safetensors.numpy
 
 import keras_vit
-from keras_vit.config.unseen import to_text
+from keras_vit.config.unseen import to_text, whole
 
 
 def check_equal(model, other, weights_of):
@@ -58,10 +58,12 @@ def test_a_huggingface_folder(make_model, weights_of, in_zoo, tmp_path):
     }
     assert (processor["resample"], processor["do_center_crop"], processor["do_normalize"]) == (3, True, True)
     assert (processor["image_mean"], processor["image_std"]) == ([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
+    labels = dict(enumerate(source.labels))
+    whole_model = {"processor": processor, "model": whole(source.config), "labels": labels}
     with safetensors.safe_open(folder / "model.safetensors", "numpy") as file:
         assert file.metadata() == {
             "format": "pt",  # transformers asks for it
-            "keras_vit": to_text(source.config, source.preprocessing),
+            "keras_vit": to_text(source.config, source.preprocessing, **whole_model),
         }
     model = in_zoo("vit")(folder)
     check_equal(model, source, weights_of)

@@ -34,18 +34,18 @@ LAYOUTS = [(family, layout) for family, layouts in names.LAYOUTS.items() for lay
 
 # Arrays that belong to one variable in some models and to another one in others: DeiTForImageClassification has a
 # distillation token without a head; BEiT, EVA-02 and DINOv3 have no biases of keys.
+BEIT_BIASES = {"blocks.3.attn.q_proj.bias", "blocks.3.attn.v_proj.bias"}
 SHARED = {
     **{
-        ("vit", layout): {"blocks.3.attn.q_proj.bias", "blocks.3.attn.v_proj.bias"}
-        for layout in (
-            *("timm", "naflex_timm", "beit_original", "dinov2_original", "dinov3_original", "sam_original", "sam_timm"),
-        )
+        ("vit", layout): BEIT_BIASES
+        for layout in ("timm", "naflex_timm", "beit_original", "dinov2_original", "sam_original", "sam_timm")
     },
     ("vit", "huggingface"): {
         "embeddings.distillation_token",
         "encoder.layer.3.attention.attention.query.bias",
         "encoder.layer.3.attention.attention.value.bias",
     },
+    ("vit", "dinov3_original"): {"blocks.3.attn.qkv.bias#0", "blocks.3.attn.qkv.bias#2", *BEIT_BIASES},
     ("vit", "dinov3_huggingface"): {"layer.3.attention.q_proj.bias", "layer.3.attention.v_proj.bias"},
 }
 

@@ -78,7 +78,7 @@ MISTAKES = [
         "--validation, --hold-out or --arrays with .* given, because probe needs test images",
     ),
     ("probe --arrays none.npz --model model.keras", "there is no file none.npz"),
-    ("probe --arrays text.keras --model model.keras", "text.keras must be a complete .npz file"),
+    ("probe --arrays text.keras --model model.keras", "text.keras' must be a whole .npz file"),
     (
         "probe --arrays drawings.npz --validation x --model model.keras",
         "--validation requires --folder or --tfds or --tfrecord; got --arrays",

@@ -2,6 +2,7 @@ import errno
 import json
 import os
 import pathlib
+import re
 
 import ml_dtypes
 import numpy as np
@@ -179,7 +180,7 @@ def test_what_the_system_says_is_passed_on(tmp_path, monkeypatch, error):
     monkeypatch.setattr(checkpoint_files, "save_file", fail)
     with pytest.raises(CheckpointError) as raised:
         CheckpointFolder(tmp_path).write(1, ARRAYS, STATE)
-    assert f"could not be written: {error}; free space, or make the folder writable" in str(raised.value)
+    assert re.search(f"could not be written: .*{re.escape(str(error))}; free space, or make", str(raised.value))
 
 
 def test_several_processes_write_a_folder(tmp_path):
