@@ -92,11 +92,12 @@ def from_files(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> ImageS
         ValueError: on a file instead of a folder, no images, or a name that is not UTF-8.
     """
     folder, endings = _opened(path, extensions)
-    paths = [p for p in folder.rglob("*") if not any(part[0] == "." for part in p.relative_to(folder).parts)]
-    found = [str(path) for path in paths if path.name.lower().endswith(endings)]
+    visible = (p for p in folder.rglob("*") if not any(part[0] == "." for part in p.relative_to(folder).parts))
+    paths = [path for path in visible if not path.is_dir()]
+    found = [str(path) for path in paths if path.name.lower().endswith(endings) and path.is_file()]
     if not found:
         raise ValueError(f"path must contain images ending in {', '.join(endings)}; there are none in {path}")
-    _log_ignored(path, [path for path in paths if not path.name.lower().endswith(endings) and path.is_file()])
+    _log_ignored(path, {*map(str, paths)}.difference(found))
     source = _read_when_needed(sorted(found), np.zeros(len(found), np.int32), ["unlabelled"])
     return dataclasses.replace(source, describe=lambda n: pathlib.Path(source.files[n]).relative_to(folder).as_posix())
 
@@ -116,7 +117,7 @@ def _opened(path, extensions):
 def _log_ignored(path, ignored):
     """Log how many files there are at these paths, by their endings."""
     files = (file for each in map(pathlib.Path, ignored) for file in (each, *each.rglob("*")))
-    endings = collections.Counter(file.suffix.lower() for file in files if file.is_file() and file.name[0] != ".")
+    endings = collections.Counter(file.suffix.lower() for file in files if not file.is_dir() and file.name[0] != ".")
     if endings:
         counts = ", ".join(f"{count} {ending or 'without ending'}" for ending, count in endings.most_common())
         _LOG.warning("Files of %s that are not read, because of their ending or folder: %s", path, counts)
@@ -187,8 +188,8 @@ def _check_headers(images, labels):
             "np.round(images * 255).astype('uint8') if they are on [0, 1]"
         )
     readers.check_shape("images", (*images.shape, 1) if len(images.shape) == 3 else images.shape, (4,))
-    count = images.shape[0]
-    if not str(labels.dtype).startswith(("int", "uint")) or labels.shape not in ((count,), (count, 1)):
+    count, dtype = images.shape[0], getattr(labels.dtype, "name", labels.dtype)  # without the byte order
+    if not dtype.startswith(("int", "uint")) or labels.shape not in ((count,), (count, 1)):
         raise ValueError(f"labels must be {count} integers, one per image; got {labels.dtype} of shape {labels.shape}")
 
 
@@ -216,11 +217,10 @@ def from_npz(path: PathLike, part: str = "train", class_names: Sequence[str] | N
         raise ValueError(f"{path} must contain x_{part} and y_{part}; it contains {', '.join(names) or 'neither'}")
     for arrays in found.values():
         _check_headers(*arrays)
-    size, most = math.prod(found[part][0].shape), max(_SMALL, os.path.getsize(path) * _MOST_COMPRESSED)
+    size = sum(math.prod(x.shape) * np.dtype(x.dtype).itemsize for arrays in found.values() for x in arrays)
+    most = max(_SMALL, os.path.getsize(path) * _MOST_COMPRESSED)
     if size > most:
-        raise ValueError(
-            f"{path} may hold {most:,} bytes of images at its size; x_{part} would take {size:,} of memory"
-        )
+        raise ValueError(f"{path} may hold {most:,} bytes of images and labels at its size; got {size:,} bytes")
     labels = {each: entries[1].read() for each, entries in found.items()}
     if class_names is None:
         class_names = numbered_names(max(int(array.max()) for array in labels.values()))

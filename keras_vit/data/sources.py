@@ -280,10 +280,10 @@ def _by_shares(labels):
     It uses Sainte-Lague's method: image r of a class of n images, from 0, is sorted at (r + 1/2) / n. The last image of
     each class comes after all others.
     """
-    counts = np.bincount(labels)
+    _, counts = np.unique(labels, return_counts=True)
     of_class = np.argsort(labels, kind="stable")
     ranks = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
-    of_classes = counts[labels[of_class]]
+    of_classes = np.repeat(counts, counts)
     return of_class[np.lexsort((of_class, (ranks + 0.5) / of_classes, ranks == of_classes - 1))]
 
 

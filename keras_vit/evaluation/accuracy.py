@@ -11,7 +11,7 @@ from keras_vit import checks
 from keras_vit.checkpoints.releases.release import label_set
 from keras_vit.compat.inference import inference
 from keras_vit.config import Preprocessing
-from keras_vit.data.sources import LabelledData
+from keras_vit.data.sources import LabelledData, check_class_names
 from keras_vit.evaluation import outputs
 from keras_vit.evaluation.class_matching import match_classes
 from keras_vit.evaluation.labelled import check_labels, open_labelled
@@ -259,7 +259,8 @@ def evaluate(
         top: the k of the top-k accuracies, one integer or several; with a k above the number of classes, every image
             counts as correct. None uses 1, and also 5 if the model has more than 5 classes.
         class_names: names of the data's classes, in the order of its labels; they replace those of the folder or
-            source. For a dataset without names (None), labels are the indices of the model's logits.
+            source. None uses the attribute `class_names` of a dataset, as Keras's `image_dataset_from_directory` sets
+            it, if it has the names of the model in any order. The labels of other datasets are indices of logits.
         verbose: whether to show a progress bar.
         labels: path of `real.json` to measure ReaL accuracy (arXiv 2006.07159), see `read_real_labels`. The data
             must be image files of ImageNet's validation set. Each image is identified by the number in its file name;
@@ -283,11 +284,14 @@ def evaluate(
         top = (1, 5) if classes > 5 else (1,)
     top = [checks.check_integer("top", k) for k in (top if isinstance(top, (tuple, list)) else (top,))]
     [images] = open_labelled({"data": data}, model, preprocessing, batch_size)
+    named = tuple(getattr(data, "class_names", None) or ())  # of Keras's image_dataset_from_directory, for instance
+    if class_names is None and named and sorted(named) == sorted(model_labels or ()):
+        class_names = named
     if class_names is not None and images.class_names is not None and len(class_names) != len(images.class_names):
         raise ValueError(
             f"class_names must name the {len(images.class_names)} classes of the data; got {len(class_names)} names"
         )
-    class_names = images.class_names if class_names is None else class_names
+    class_names = images.class_names if class_names is None else check_class_names(class_names)
     kept, answers, left_out, model_names = None, None, 0, None
     if labels is not None:
         kept, answers, left_out = _with_answers(images.source, labels)

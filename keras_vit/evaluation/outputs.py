@@ -151,17 +151,21 @@ def has_zero_head(model):
 
 def check_classifier(model):
     """Raise a `ValueError` unless `model` has known images and one row of class scores per image."""
+    shape = getattr(model, "output_shape", None)  # a list, a dict or a tuple of shapes of several outputs
+    is_row = isinstance(shape, tuple) and len(shape) == 2 and not isinstance(shape[0], tuple)
     if not isinstance(model, ImageModel):
-        if not isinstance(model, keras.Model) or images_of(model) is None or len(model.output_shape) != 2:
-            found = type(model).__name__ if find_encoders(model) else described(model)
+        images = images_of(model) if isinstance(model, keras.Model) else None
+        if not is_row or images is None or images.patch_size is None and len(model.inputs) > 1:
+            found = type(model).__name__ if images or find_encoders(model) else described(model)
             raise ValueError(
                 "model must be a classifier of keras_vit, such as keras_vit.ViT_B16(...), or a functional model with "
-                f"one score per class and image after one; got {found}, without a config (if its images are prepared "
-                "as those of the model inside, set model.preprocessing = encoder.preprocessing)"
+                f"one score per class and image after one; got {found} that returns {shape} (if its images are "
+                "prepared as those of the model inside, set model.preprocessing = encoder.preprocessing; of several "
+                "outputs, take one: keras_vit.Model(model.input, model.outputs[0]))"
             )
         return
     config = model.config
-    if not config.include_top or len(model.output_shape) != 2:
+    if not config.include_top or not is_row:
         raise ValueError(
             f"model must have a head with one score per class and image, shape (None, {config.classes}), as with "
             f"include_top=True and pooling 'token', 'gap' or 'map'; {config.name} was built with "

@@ -15,7 +15,7 @@ import numpy as np
 from keras_vit import checks, files
 from keras_vit.compat.graph import sublayers
 from keras_vit.data import images as readers
-from keras_vit.evaluation.outputs import check_classifier, has_zero_head, logit_names
+from keras_vit.evaluation.outputs import check_classifier, check_preprocessing, has_zero_head, logit_names
 from keras_vit.logs import LOGGER
 from keras_vit.models import ImageModel, Model, clone, merge_lora
 from keras_vit.models.base import check_model
@@ -202,6 +202,7 @@ def _whole(model):
     check_classifier(model)
     if isinstance(model, ImageModel):
         return model
+    check_preprocessing(model, None)
     inputs = model.inputs[0] if len(model.inputs) == 1 else model.input  # a Sequential has no `input`
     whole = Model(inputs, model.outputs[0], name=model.name)
     whole.preprocessing, whole.labels = images_of(model), labels_of(model)

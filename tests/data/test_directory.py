@@ -67,10 +67,12 @@ def test_what_is_not_read_is_counted(folder, caplog):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(b"x")
     (folder / "eel" / "y.jfif").write_bytes(b"JPEG")
+    (folder / "eel" / "absent.jpg").symlink_to("nowhere")
+    os.mkfifo(folder / "dog" / "pipe.gif")
     source = from_directory(folder)
     assert source.files[-2:] == (str(folder / "eel" / "x.webp"), str(folder / "eel" / "y.jfif"))
     assert from_files(folder).size == 9
-    endings = ["1 .png, 1 .txt, 2 .tif, 2 .jpg, 1 .heic", "1 .csv, 1 .txt, 2 .tif, 1 .heic"]
+    endings = ["1 .png, 1 .txt, 2 .tif, 3 .jpg, 1 .heic, 1 .gif", "1 .csv, 1 .txt, 2 .tif, 1 .heic, 1 .jpg, 1 .gif"]
     for record, counts in zip(caplog.records, endings, strict=True):
         assert record.name == "keras_vit.data" and str(folder) in record.getMessage()
         assert sorted(record.getMessage().rpartition(": ")[2].split(", ")) == sorted(counts.split(", "))

@@ -36,6 +36,10 @@ def test_both_parts_have_the_classes_of_the_file(write):
     assert parts_of(path) == ("train", "test") and from_npz(str(path)).size == 4
 
 
+def test_labels_of_another_byte_order(write):
+    assert from_npz(write(**{**TRAIN, "y_train": TRAIN["y_train"].astype(">i8")})).labels.tolist() == [0, 2, 1, 0]
+
+
 def test_one_part_is_enough(write):
     path = write(**TRAIN, y_test=TEST["y_test"][:2])
     assert parts_of(path) == ("train",)
@@ -81,10 +85,12 @@ def test_arrays_are_checked_by_their_headers(write, tmp_path, monkeypatch):
         from_npz(path)
     monkeypatch.undo()
     monkeypatch.setattr("keras_vit.data.local._SMALL", 2**20)
-    with pytest.raises(
-        ValueError, match="may hold 1,048,576 bytes of images at its size; x_train would take 1,048,600"
-    ):
+    message = "may hold 1,048,576 bytes of images and labels at its size; got {} bytes"
+    with pytest.raises(ValueError, match=message.format("1,048,640")):
         from_npz(write(x_train=np.zeros((5, 262145 // 5 + 1, 4), np.uint8), y_train=np.zeros(5, int)))
+    zeros = {"x_test": np.zeros((2**17, 1, 1), np.uint8), "y_test": np.zeros(2**17, int)}
+    with pytest.raises(ValueError, match=message.format("1,179,872")):  # all labels are read for the number of classes
+        from_npz(write(**TRAIN, **zeros))
     with zipfile.ZipFile(tmp_path / "lzma.npz", "w", zipfile.ZIP_LZMA) as archive:
         for name, array in TRAIN.items():
             stream = io.BytesIO()

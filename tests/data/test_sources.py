@@ -105,6 +105,8 @@ def test_every_class_keeps_an_image(caplog):
     rest, _ = source.split(0.75)
     assert len({*rest.labels}) == 3  # of 7 classes
     assert caplog.messages == ["split(0.75) holds out every image of 4 classes: training lacks them"]
+    damaged = dataclasses.replace(source, labels=np.array([-1, 2**31 - 1] + 10 * [0]))  # as cached() keeps them
+    assert set(damaged.split(0.5)[0].labels) == {-1, 0, 2**31 - 1}
 
 
 def test_a_source_whose_labels_are_not_known_is_split_as_a_whole(tmp_path):

@@ -102,6 +102,11 @@ def test_a_dataset_of_model_inputs():
     result = evaluate(model, dataset)
     assert result == Accuracy(45, expected, "by number, as the labels of a dataset are indices of logits")
     assert evaluate(model, dataset, class_names=NAMES).matching == "in order, as the model has no labels"
+    model.labels, dataset.class_names = NAMES[::-1], NAMES
+    result = evaluate(model, dataset)
+    assert result.matching == "by name" and result == evaluate(model, dataset, class_names=NAMES)
+    model.labels = [*NAMES[1:], "another"]  # names that are not the model's say nothing
+    assert evaluate(model, dataset).correct == expected
 
 
 @eagerly
@@ -212,6 +217,7 @@ def test_refusals(tmp_path):
         (model, tmp_path, {}, ValueError, "cut.png must be an image"),
         (model, tmp_path / "none", {}, FileNotFoundError, "does not exist"),
         (model, source, {"class_names": NAMES[:5]}, ValueError, "name the 6 classes of the data; got 5"),
+        (model, source, {"class_names": "abcdef"}, ValueError, "must be a sequence of strings, .* got .*'abcdef'"),
         (model, source, {"top": 0}, ValueError, "top must be an integer of at least 1; got top=0"),
         (model, source, {"batch_size": 0}, ValueError, "batch_size must be"),
         (

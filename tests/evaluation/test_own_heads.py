@@ -66,6 +66,25 @@ def test_the_whole_model_classifies(kind, tmp_path):
     assert answers == [[(names[shares[0].argmax()], pytest.approx(shares[0].max(), abs=1e-6))]]
 
 
+def test_models_without_one_row_of_scores_per_image_are_refused(tmp_path):
+    vit = VisionTransformer(CONFIG.replace(include_top=False), preprocessing=PREPROCESSING)
+    a, b = (keras.layers.Dense(count)(vit.output) for count in (2, 3))
+    images, others = keras.Input((16, 16, 3)), keras.Input((2,))
+    both = keras.layers.Concatenate()([vit(images), others])
+    models = [keras_vit.Model(vit.input, outputs) for outputs in ([a, b], (a, b), {"a": a, "b": b})]
+    for model in (*models, keras_vit.Model([images, others], keras.layers.Dense(2)(both))):
+        for use in (predict, evaluate, keras_vit.export):
+            with pytest.raises(
+                ValueError, match=r"of several outputs, take one: keras_vit.Model\(model.input, model.ou"
+            ):
+                use(model, tmp_path if use is keras_vit.export else IMAGES)
+    assert len(predict(keras_vit.Model(models[0].input, models[0].outputs[0]), IMAGES[0])[0]) == 2
+    larger = keras.Sequential([keras.Input((20, 20, 3)), keras.layers.Resizing(16, 16), vit, keras.layers.Dense(2)])
+    larger.preprocessing = PREPROCESSING
+    with pytest.raises(ValueError, match=r"produce images of shape \(20, 20, 3\) .*use preprocessing.at\(image_size\)"):
+        keras_vit.export(larger, tmp_path)
+
+
 def test_a_softmax_after_a_classifier_has_its_labels():
     vit = VisionTransformer(CONFIG.replace(include_preprocessing=True), labels=["ant", "bee", "cat"])
     model = keras.Sequential([vit, keras.layers.Softmax()])

@@ -129,7 +129,7 @@ def test_refusals():
             "tiny was built with include_top=False",
         ),
         (tiny(pooling="unpooled"), IMAGES, 5, r"shape \(None, 4\), .*; tiny was .* returns \(None, 4, 4\)"),
-        (keras.Sequential([keras.Input((4,))]), IMAGES, 5, "got Sequential, without a config"),
+        (keras.Sequential([keras.Input((4,))]), IMAGES, 5, "got Sequential that returns None"),
         (model, IMAGES, 0, "top must be an integer of at least 1; got top=0"),
         (model, IMAGES, 1.5, "top must be an integer"),
         (model, [], 5, "at least one image"),
