@@ -1,10 +1,12 @@
 """Files of weights for the tests of the readers: made, damaged, read and compared."""
 
 import io
+import json
 import zipfile
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from keras_vit.checkpoints.readers import open_checkpoint
 
@@ -59,3 +61,18 @@ def flips(content, count):
         for place in rng.integers(len(content), size=rng.integers(1, 4)):
             damaged[place] = rng.integers(256)
         yield bytes(damaged[: rng.integers(len(content))] if rng.random() < 0.1 else damaged)
+
+
+def split(folder, count=3):
+    """Split model.safetensors of a folder as transformers does."""
+    arrays = safetensors.numpy.load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    weight_map = {}
+    for part in range(count):
+        file = f"model-{part + 1:05d}-of-{count:05d}.safetensors"
+        chosen = {name: arrays[name] for name in sorted(arrays)[part::count]}
+        safetensors.numpy.save_file(chosen, folder / file, {"format": "pt"})
+        weight_map |= dict.fromkeys(chosen, file)
+    total = sum(array.nbytes for array in arrays.values())
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))

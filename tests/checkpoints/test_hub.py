@@ -11,7 +11,7 @@ import time
 import keras
 import numpy as np
 import pytest
-import safetensors.numpy
+from checkpoint_files import split
 from hub_server import Handler, Server
 from slow_rows import slow_after
 
@@ -334,21 +334,6 @@ def test_an_old_huggingface_hub_is_told_apart(publish, make_model, monkeypatch):
 # Weights in several files
 
 
-def split(folder, count=3):
-    """Splits model.safetensors of a folder as transformers does."""
-    arrays = safetensors.numpy.load_file(folder / "model.safetensors")
-    (folder / "model.safetensors").unlink()
-    weight_map = {}
-    for part in range(count):
-        file = f"model-{part + 1:05d}-of-{count:05d}.safetensors"
-        chosen = {name: arrays[name] for name in sorted(arrays)[part::count]}
-        safetensors.numpy.save_file(chosen, folder / file, {"format": "pt"})
-        weight_map |= dict.fromkeys(chosen, file)
-    total = sum(array.nbytes for array in arrays.values())
-    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-
-
 def test_weights_in_several_files(server, publish, make_model, tmp_path):
     source, model = make_model(gelu="erf", epsilon=1e-5), make_model(seed=1, gelu="erf", epsilon=1e-5)
     folder = publish(source)
@@ -367,40 +352,6 @@ def test_weights_in_several_files(server, publish, make_model, tmp_path):
     (folder / "model-00002-of-00003.safetensors").unlink()
     with pytest.raises(FileNotFoundError, match="hf://org/repo must hold model-00002-of-00003.safetensors, which its"):
         hub.fetch_repository("hf://org/repo")
-
-
-def test_the_map_decides_which_file_holds_an_array(publish, make_model, caplog):
-    source = make_model(gelu="erf", epsilon=1e-5)
-    folder = pathlib.Path(publish(source))
-    split(folder)
-    index = folder / "model.safetensors.index.json"
-    values = json.loads(index.read_text())
-    files, mapped = sorted(set(values["weight_map"].values())), values["weight_map"]
-    name = next(name for name in mapped if name.startswith("classifier.w"))
-
-    def written(file, arrays, **changes):
-        safetensors.numpy.save_file(arrays, folder / file)
-        index.write_text(json.dumps({**values, "weight_map": {**mapped, **changes}}))
-        return folder
-
-    for file in files:  # a stale copy before and after the file of the map
-        arrays = safetensors.numpy.load_file(folder / file)
-        loaded = keras_vit.load(written(file, {name: np.full_like(arrays.get(name, logits(source)), 3.0), **arrays}))
-        np.testing.assert_array_equal(logits(loaded), logits(source))
-        assert (f"{name!r} in {file!r} is not read" in caplog.text) == (file != mapped[name])
-        written(file, arrays)
-    arrays = safetensors.numpy.load_file(folder / files[0])
-    for changes, more, message in (
-        ({"absent.weight": files[0]}, {}, "arrays; 'model-00001-of-00003.safetensors' has no 'absent.weight'"),
-        ({name: next(file for file in files if file != mapped[name])}, {}, f"has no '{name}'"),
-        ({}, {"unlisted": np.zeros(2, "float32")}, "must list every array; 'unlisted' is in 'model-00001-of"),
-        ({name: "folder.safetensors"}, {}, "must name .safetensors files in its folder; got 'folder.safet"),
-        ({name: f"{'a' * 300}.safetensors"}, {}, "weights must be an existing file or folder; got '"),
-    ):
-        (folder / "folder.safetensors").mkdir(exist_ok=True)
-        shutil.copy(folder / files[0], folder / "folder.safetensors" / "model.safetensors")
-        with pytest.raises((ValueError, FileNotFoundError), match=message):
-            open_checkpoint(written(files[0], {**arrays, **more}, **changes))
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,10 @@ def test_load_builds_hybrids_for_rgb_in_the_numerics_of_their_layout(tmp_path):
 
 
 def test_stated_channels_that_the_arrays_contradict_are_refused(make_kind, tmp_path):
-    for held, stated, words in ((4, 3, "the file states channels=3; the model has 4"), (3, 4, "its arrays are for RGB")):
+    for held, stated, words in (
+        (4, 3, "the file states channels=3; the model has 4"),
+        (3, 4, "its arrays are for RGB"),
+    ):
         folder = tmp_path / str(held)
         keras_vit.save_weights(make_kind("vit", channels=held), folder, "huggingface")
         values = json.loads((folder / "config.json").read_text())
