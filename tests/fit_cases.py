@@ -187,6 +187,15 @@ def indivisible_steps():
     return error_of(lambda: train(dataset(40, 8).repeat(), fit=fit, steps_per_execution=2))
 
 
+def outside_labels():
+    """One in the last row of a batch, which the second replica gets; other runs of the process go on."""
+    import tensorflow as tf
+
+    wrong = tf.constant(2**32 + 1, "int64")
+    data = dataset(16, 8).map(lambda x, y: (x, tf.concat([y[:7], [wrong]], 0)))
+    return on(2, lambda: error_of(lambda: train(data)))
+
+
 def microbatches():
     """Batches of 8, and an odd one of 5, in 3 parts: the whole batch's gradient."""
     whole = on(1, lambda: train(dataset(21, 8)))

@@ -72,7 +72,7 @@ def check_labels(rules, y, parts_of=parts_here):
         for part in map(np.asarray, rule.indices_in(y, parts_of)):
             wrong = part[~rule.allows(part)]
             if wrong.size:
-                raise ValueError(_in_words(int(wrong.max()), rule.classes))
+                raise ValueError(_in_words(wrong.max().item(), rule.classes))
     return []
 
 

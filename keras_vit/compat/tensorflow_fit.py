@@ -156,10 +156,12 @@ class TensorFlowFit(BackendFit):
         def step(data):  # a missing target or weight is an Optional
             is_missing = lambda x: isinstance(x, tf.experimental.Optional)  # noqa: E731
             data = keras.tree.map_structure(lambda x: None if is_missing(x) else x, data)
-            y = keras.utils.unpack_x_y_sample_weight(data)[1]
+            x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
             check = check_labels if tf.executing_eagerly() else assert_labels
-            with tf.control_dependencies(check(rules, y, strategy.experimental_local_results)):
-                return run(data)
+            checks = check(rules, y, strategy.experimental_local_results)
+            with tf.control_dependencies(checks):  # which operations without side effects do not wait for
+                y = tf.nest.map_structure(tf.identity, y, expand_composites=True) if checks else y
+                return run((x, y, weight) if checks else data)
 
         @tf.autograph.experimental.do_not_convert
         def steps(iterator, count, rows):

@@ -14,6 +14,7 @@ ERRORS = {
     "indivisible_steps": "steps_per_epoch must be divisible by steps_per_execution; got steps_per_epoch=3, "
     "steps_per_execution=2",
     "jit_compile": "jit_compile must be 'auto' or False under a strategy",
+    "outside_labels": "ValueError: labels must be from 0 to 2, as the model has 3 classes; a batch has 4294967297",
 }
 OTHERS = ("dense_cases", "microbatch_errors", "evaluate_and_predict", "masks")
 OTHERS_SLOW = ("given_weights", "microbatches", "saved", "several_steps")

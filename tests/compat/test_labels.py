@@ -119,3 +119,8 @@ def test_other_errors_pass():
     with pytest.raises(RuntimeError) as caught, labels_in_words():
         raise error
     assert caught.value is error
+
+
+def test_a_label_that_is_no_number():
+    with pytest.raises(ValueError, match=f"^{WANTED}nan$"):
+        check_labels(label_rules(small()), np.array([0, np.nan]))
