@@ -100,7 +100,7 @@ def stack(images, preprocessing):
 
 def check_file(path):
     """Raise unless `path` is an existing file."""
-    if re.match(r"[a-z][a-z0-9+.-]+:/", os.fspath(path)) and not os.path.exists(path):
+    if re.match(r"(?i)[a-z][a-z0-9+.-]+:/", os.fspath(path)) and not os.path.exists(path):
         raise FileNotFoundError(
             f"{os.fspath(path)} is an address, and images are not downloaded: pass a local file, or the bytes that "
             "urllib.request.urlopen(address).read() returns"

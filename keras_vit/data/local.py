@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.checkpoints.readers import open_npz
 from keras_vit.data import images as readers
-from keras_vit.data.sources import ImageSource, check_class_names, composed, from_lookup, numbered_names
+from keras_vit.data.sources import ImageSource, check_class_names, composed, from_memory, numbered_names
 from keras_vit.typing import PathLike
 from keras_vit.versions import import_optional
 
@@ -136,14 +136,7 @@ def _check_names(paths):
 def _read_when_needed(files, labels, class_names):
     files = tuple(files)
     _check_names(files)
-    with tf.device("CPU"):
-        paths, numbers = tf.constant([os.fsencode(file) for file in files]), tf.constant(labels)
-
-    @tf.autograph.experimental.do_not_convert
-    def lookup(n):
-        return {"image": tf.io.read_file(paths[n]), "label": numbers[n]}
-
-    return from_lookup(lookup, class_names, len(files), files, labels=labels)
+    return from_memory([os.fsencode(file) for file in files], tf.io.read_file, labels, class_names, files)
 
 
 def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Sequence[str] | None = None) -> ImageSource:
@@ -169,15 +162,7 @@ def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Seque
             f"labels must be from 0 to {len(names) - 1}, as there are {len(names)} classes; "
             f"they range from {labels.min()} to {labels.max()}"
         )
-    labels = labels.reshape(-1).astype("int32")
-    with tf.device("CPU"):
-        pixels, numbers = tf.constant(images), tf.constant(labels)
-
-    @tf.autograph.experimental.do_not_convert
-    def lookup(n):
-        return {"image": pixels[n], "label": numbers[n]}
-
-    return from_lookup(lookup, names, len(images), labels=labels)
+    return from_memory(images, tf.identity, labels.reshape(-1).astype("int32"), names)
 
 
 def _check_headers(images, labels):

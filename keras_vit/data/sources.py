@@ -160,14 +160,8 @@ class ImageSource:
         if len(contents) != self.size:
             raise ValueError(f"the source must contain {self.size} images, its size; it contains {len(contents)}")
         known = np.asarray(labels, "int32").reshape(self.size)
-        with tf.device("CPU"):
-            contents, numbers = tf.constant(contents, tf.string, shape=(self.size,)), tf.constant(known)
-
-        @tf.autograph.experimental.do_not_convert
-        def lookup(n):
-            return {"image": unpack(contents[n], spec), "label": numbers[n]}
-
-        return from_lookup(lookup, self.class_names, self.size, self.files, self.describe, known)
+        held = tf.constant(contents, tf.string, shape=(self.size,))
+        return from_memory(held, lambda image: unpack(image, spec), known, self.class_names, self.files, self.describe)
 
     def fingerprint(self) -> dict[str, Any]:
         """Return values that identify the images.
@@ -227,6 +221,18 @@ def from_lookup(lookup, class_names, size, files=None, describe=None, labels=Non
     """Return an `ImageSource` with this `lookup`; the arguments are attributes of the source."""
     dataset = tf.data.Dataset.range(size).map(lookup, num_parallel_calls=tf.data.AUTOTUNE)
     return ImageSource(dataset, tuple(class_names), size, files, lookup, describe, labels)
+
+
+def from_memory(values, read, labels, class_names, files=None, describe=None):
+    """Return an `ImageSource` whose images `read` makes from the elements of `values`; `labels` are int32 (images,)."""
+    with tf.device("CPU"):
+        held, numbers = tf.constant(values), tf.constant(labels)
+
+    @tf.autograph.experimental.do_not_convert
+    def lookup(n):
+        return {"image": read(held[n]), "label": numbers[n]}
+
+    return from_lookup(lookup, class_names, len(labels), files, describe, labels)
 
 
 def pack(image):

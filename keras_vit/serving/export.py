@@ -131,21 +131,11 @@ def export(
         ExportError: if the model cannot be written in the format, does not run, or differs from the model in memory.
             The export is removed; the next export into `path` deletes the `.partial-...` folder of an interrupted one.
     """
+    known = {name for row in FORMATS.values() for name in row.options}
+    given = {name: value for name, value in locals().items() if name in known}
     checks.check_choice("format", format, FORMATS)
     encoder, model = find_encoder(model) or shared_graph(model), _whole(model)
     _check_model(model, encoder, checks.check_flag("force", force))
-    given = {
-        "signatures": signatures,
-        "top": top,
-        "tokens": tokens,
-        "on_error": on_error,
-        "max_pixels": max_pixels,
-        "native_pixels": native_pixels,
-        "jit_compile": jit_compile,
-        "compute_dtype": compute_dtype,
-        "quantization": quantization,
-        "calibration": calibration,
-    }
     options = resolve_options(format, given)
     if format != "saved_model" and model.preprocessing.max_tokens is not None:
         raise ValueError(f"format must be 'saved_model' for sequences of patches, as {model.name} has; got {format!r}")
