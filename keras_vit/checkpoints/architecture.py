@@ -109,6 +109,7 @@ def shown_fields(layout, entries, grid=None):
     fields |= _positions(layout, entries, found, dim)
     fields |= _head(found, dim, has)
     fields |= _windows(found, dim, grid)
+    fields |= layout.fields
     heads = found.get("attention_bias_0/embedding") or found.get("attention_bias/embedding")
     query_norm = in_block("attention/query_norm/(gamma|scale)")
     if heads:

@@ -65,7 +65,7 @@ def read_stated(checkpoint, family, layout):
     path, values = checkpoint.path, checkpoint.config
     if layout == "keras" and values is not None:
         return _read_keras(path, values)
-    theirs = Stated()
+    theirs, activation = Stated(), None
     if values is not None:
         with _named(repr(str(path.parent / ("open_clip_config.json" if "model_cfg" in values else "config.json")))):
             if "model_cfg" in values:
@@ -74,6 +74,8 @@ def read_stated(checkpoint, family, layout):
                 theirs = _read_timm(values, family, layout, checkpoint.entries)
             else:
                 theirs = _read_huggingface(values, family)
+            if (problem := values.get("problem_type")) is not None:
+                activation = _one_of("problem_type", problem, PROBLEMS)
     processor = checkpoint.preprocessor or {}
     with _named(repr(str(path.parent / PROCESSORS["image_processor" not in processor]))):
         usual = HF_TYPES.get((values or {}).get("model_type"), {}).get("processor")
@@ -94,7 +96,8 @@ def read_stated(checkpoint, family, layout):
             if is_exact or alike in (preprocessing, preprocessing.at(preprocessing.image_size)):
                 preprocessing = exact
         labels = theirs.labels or _labels("labels", ours.get("labels"))
-    activation = model.classifier_activation if (model := ours["model"]) else None
+    model = ours["model"]
+    activation = activation or (model and model.classifier_activation)
     stated = ours["config"] | ({"classifier_activation": activation} if activation else {}) | theirs.stated
     return dataclasses.replace(theirs, stated=stated, preprocessing=preprocessing, model=model, labels=labels, **sizes)
 
@@ -201,15 +204,11 @@ def _read_huggingface(values, family):
     if model_type not in known:
         raise ValueError(f"model_type must be one of {', '.join(map(repr, known)) or None}; got {model_type!r}")
     row, labels = HF_TYPES[HF_TYPES[model_type].get("is_part", model_type)], _labels("id2label", values.get("id2label"))
-    problem = values.get("problem_type")
-    activation = None if problem is None else _one_of("problem_type", problem, PROBLEMS)
     values = values["vision_config"] if isinstance(values.get("vision_config"), dict) else values
     values = {**row.get("defaults", {}), **values}
     fields, unread = checked(values, KEYS[row["keys"]])
     if flag(values, "is_native"):
         fields["position_embedding"] = "sincos2d_mae"
-    if activation is not None:
-        fields["classifier_activation"] = activation
     if row["keys"] == "dinov3":
         if (fields["gelu"] == "silu") != fields["block.gated"]:
             raise ValueError(f"hidden_act must be 'silu' with use_gated_mlp, else a GELU; got {values['hidden_act']!r}")

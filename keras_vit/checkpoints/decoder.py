@@ -28,7 +28,7 @@ def describe_decoder(checkpoint):
         ValueError: if the file has no decoder.
     """
     path, config = repr(str(checkpoint.path)), checkpoint.config or {}
-    layout = names.LAYOUTS[FAMILY].get(names.detect(checkpoint.entries, FAMILY))
+    layout = names.detect(checkpoint.entries, FAMILY)
     if layout is None:
         raise ValueError(f"{path} must hold the decoder of a masked autoencoder; keras_vit.load reads an encoder alone")
     entries = names.fold_entries(checkpoint.path, checkpoint.entries, layout)

@@ -1,5 +1,6 @@
 """Description of a weights file: its layout, its arrays, and what it states about its model."""
 
+import collections
 import dataclasses
 import re
 
@@ -24,6 +25,7 @@ _FAMILIES = {
     None: "a model of this package",
 }
 _CLASSES = {"VisionTransformer": "vit", "BiTResNet": "bit", "SwinTransformer": "swin", "AxialResNet": "axial_resnet"}
+_MOST_PREFIXES = 8  # names within names around those of a layout, such as `module.backbone.`
 _GRID = "position_embs/grid"  # in a Keras file: rows and columns of the position table
 # Fields that the report lists if the file changes them.
 _REPORTED = (
@@ -165,7 +167,12 @@ def describe(checkpoint, family=None, layout="auto"):
             file's config is of another family.
     """
     checks.check_choice("layout", layout, LAYOUT_CHOICES)
-    family, rules = _recognise(checkpoint, family, layout)
+    prefix = ""
+    if layout == "keras" or (checkpoint.kind == "h5" and layout == "auto"):
+        found = {_CLASSES.get((checkpoint.config or {}).get("class_name"), family): None}
+    elif not (found := _found(checkpoint.entries, layout)):
+        checkpoint, prefix, found = _unwrapped(checkpoint, layout)
+    family, rules = _recognise(checkpoint, family, layout, found)
     layout = "keras" if rules is None else rules.library
     entries = names.fold_entries(checkpoint.path, checkpoint.entries, rules)
     stated = vars(read_stated(checkpoint, family, layout))
@@ -174,6 +181,7 @@ def describe(checkpoint, family=None, layout="auto"):
         if not any(entries[name].read().any() for name in masked):
             entries = {name: entry for name, entry in entries.items() if name not in masked}
     stated["notes"] += _set_aside(rules, checkpoint)
+    stated["notes"] += (f"the prefix {prefix!r} of its array names is left out",) if prefix else ()
     parts = {layer: names.of_layer(rules, layer, entries) for layer in ("head", "head_dist", "pre_logits")}
     shapes = {layer: _shapes(rules, of_layer, entries) for layer, of_layer in parts.items()}
     usual, shown = {}, ()
@@ -204,6 +212,29 @@ def describe(checkpoint, family=None, layout="auto"):
         head_shapes=(*shapes["head"], *shapes["head_dist"]),
         representation_size=_width(shapes["pre_logits"]),
     )
+
+
+def _found(entries, library):
+    """Return {family: its `Layout`} of the layouts of a library, or of all for `auto`, that have these array names."""
+    return {other: layout for other in _FAMILIES if (layout := names.detect(entries, other, library)) is not None}
+
+
+def _unwrapped(checkpoint, library):
+    """Return a file without the prefix, such as `module.`, that most of its arrays share, the prefix, and the layouts.
+
+    A head may be outside of it. If no layout has the names without the prefix either, it stays.
+    """
+    entries, prefix = checkpoint.entries, ""
+    for _ in range(_MOST_PREFIXES if entries else 0):
+        starts = collections.Counter(re.match(r"([^./]+[./])?", name)[0] for name in entries)
+        start, count = starts.most_common(1)[0]
+        entries, prefix = {name.removeprefix(start): entry for name, entry in entries.items()}, prefix + start
+        if not start or 2 * count < len(entries) or len(entries) < len(checkpoint.entries):
+            break
+        if found := _found(entries, library):
+            renamed = {name: dataclasses.replace(entry, name=name) for name, entry in entries.items()}
+            return dataclasses.replace(checkpoint, entries=renamed), prefix, found
+    return checkpoint, "", {}
 
 
 def _axes_of_tables(rules, checkpoint):
@@ -237,25 +268,19 @@ def _width(shapes):
     return next((shape[-1] for shape in shapes if len(shape) == 2), None)
 
 
-def _recognise(checkpoint, family, library):
+def _recognise(checkpoint, family, library, found):
     """Return (family, its `Layout`, None for Keras) of a file.
 
     Args:
         checkpoint: the open `Checkpoint`.
         family: family of the config to search, None for any.
         library: library of the layout, `keras`, or `auto` for any.
+        found: see `_found`.
     """
     known = {layout.library for layout in names.LAYOUTS.get(family, {}).values()}
     if family is not None and library not in ("auto", "keras", *known):
         choices = ", ".join((*sorted(known), "keras"))
         raise ValueError(f"layout must be one of {choices} for this model; got layout={library!r}")
-    if library == "keras" or (checkpoint.kind == "h5" and library == "auto"):
-        found = {_CLASSES.get((checkpoint.config or {}).get("class_name"), family): None}
-    else:
-        found = {
-            other: names.detect(checkpoint.entries, other, library) for other in _FAMILIES if other in names.LAYOUTS
-        }
-        found = {other: names.LAYOUTS[other][layout] for other, layout in found.items() if layout is not None}
     for held, layout in found.items():
         if family in (None, held):
             return held, layout

@@ -18,9 +18,26 @@ _HEAP = b"GCOL\1\0\0\0"  # start of a global heap collection: signature, version
 
 def read_weights_h5(path):
     """Return the `Checkpoint` of a `.weights.h5` file; see `readers.open_checkpoint`."""
+    return _checkpoint(path, _checked(path))
+
+
+def read_shard(path, known):
+    """Yield (name, `Entry`, its group) of one of the `.weights.h5` files of a `.weights.json`.
+
+    Args:
+        path: path of the file.
+        known: dict from groups of the earlier files to the names of their layers, which later files may omit; those of
+            this file are added.
+    """
+    file = h5py.File(_checked(path), "r")
+    for name, dataset in _walk(_child(file, "layers"), (), set(), known) if "layers" in file else ():
+        yield name, _entry(name, dataset), dataset.parent.name
+
+
+def _checked(path):
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         _check_heap(content)
-    return _checkpoint(path, path)
+    return path
 
 
 def read_keras(path):
@@ -43,16 +60,19 @@ def _checkpoint(path, source, config=None):
     metadata = {KEY: str(file.attrs[KEY])} if KEY in file.attrs else {}  # written by ImageModel.save_weights
     if "layers" not in file:
         raise Refused(f"it must have a group 'layers', as Keras writes it; got {sorted(file)}")
-    entries = {}
-    for name, dataset in _walk(_child(file, "layers"), (), set()):
-        entries[name] = Entry(name, tuple(dataset.shape), dataset.dtype.name, lambda dataset=dataset: dataset[()])
+    entries = {name: _entry(name, dataset) for name, dataset in _walk(_child(file, "layers"), (), set(), {})}
     return Checkpoint(path, "h5", entries, metadata, config)
 
 
-def _walk(group, names, seen, is_inner_model=False):
+def _entry(name, dataset):
+    return Entry(name, tuple(dataset.shape), dataset.dtype.name, lambda: dataset[()])
+
+
+def _walk(group, names, seen, known, is_inner_model=False):
     """Yield pairs such as (`layer/sublayer/0`, dataset); groups are named by class, and `vars` has the layer's name.
 
-    For the layers of an inner model, the group names are used, because their own names may be generated.
+    For the layers of an inner model, the group names are used, because their own names may be generated. See
+    `read_shard` for `known`.
     """
     address = h5py.h5o.get_info(group.id).addr
     if address in seen:
@@ -62,17 +82,18 @@ def _walk(group, names, seen, is_inner_model=False):
         child = _child(group, key)
         if not isinstance(child, h5py.Group) or key == "vars":
             continue
-        if "vars" not in child:  # a list of layers
-            yield from _walk(child, names, seen, is_inner_model=key == "layers")
+        if "vars" not in child and child.name not in known:  # a list of layers
+            yield from _walk(child, names, seen, known, is_inner_model=key == "layers")
             continue
-        variables = _child(child, "vars")
-        path = (*names, key if is_inner_model else str(variables.attrs.get("name", key)))
+        variables = _child(child, "vars") if "vars" in child else {}
+        name = known.setdefault(child.name, str(getattr(variables, "attrs", {}).get("name", key)))
+        path = (*names, key if is_inner_model else name)
         for number in variables:
             dataset = _child(variables, number)
             if isinstance(dataset, h5py.Dataset):
                 _check_storage(dataset)
                 yield "/".join((*path, number)), dataset
-        yield from _walk(child, path, seen)
+        yield from _walk(child, path, seen, known)
 
 
 def _check_heap(content):

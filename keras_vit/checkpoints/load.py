@@ -41,8 +41,8 @@ def load_weights(
 
     Args:
         model: a model of this package.
-        source: path of an `.npz`, `.safetensors`, `.weights.h5` or `.keras` file or of a folder with `config.json` and
-            `model.safetensors`; name of a release; or `hf://org/repo`. See `create_model`.
+        source: path of an `.npz`, `.safetensors`, `.weights.h5`, `.weights.json` or `.keras` file or of a folder with
+            `config.json` and `model.safetensors`; name of a release; or `hf://org/repo`. See `create_model`.
         layout: naming scheme of the arrays: `auto`, `official` (vit_jax, big_vision, BiT), `timm`, `huggingface`,
             `microsoft` (Swin), `original` (the authors of other families) or `keras`.
         resize: resize method of position embeddings, see `resize_position_embedding`; or `authors`, `timm` or
@@ -67,8 +67,9 @@ def load_weights(
     if lora_layers(model):
         raise ValueError(f"model must have no LoRA for load_weights (load before add_lora); {model.name} has")
     checkpoint = open_checkpoint(fetch(locate(source, model.config.name, model.config.image_size)))
-    plan = make_plan(model, describe(checkpoint, model.config.family, layout), resize, head)
-    check_all(checkpoint.entries[name] for name in plan.report.used)
+    description = describe(checkpoint, model.config.family, layout)
+    plan = make_plan(model, description, resize, head)
+    check_all(description.checkpoint.entries[name] for name in plan.report.used)
     # TensorFlow keeps the memory of replaced values for others; in this order, it can use most of it again.
     variables = sorted(model.weights, key=lambda variable: math.prod(variable.shape))
     values = read_ahead(plan.values, [id(variable) for variable in variables])

@@ -1,8 +1,9 @@
-"""Readers of weights files: .npz, .safetensors, .weights.h5, .keras and folders, lazy and without pickle."""
+"""Readers of weights files: .npz, .safetensors, .weights.h5 and .json, .keras and folders, lazy and without pickle."""
 
 import contextlib
 import errno
 import functools
+import itertools
 import json
 import os
 import pathlib
@@ -12,7 +13,7 @@ import numpy as np
 import safetensors
 
 from keras_vit.checkpoints.entries import Checkpoint, Entry, as_float32
-from keras_vit.checkpoints.hdf5 import read_keras, read_weights_h5
+from keras_vit.checkpoints.hdf5 import read_keras, read_shard, read_weights_h5
 from keras_vit.checkpoints.npz import read_npz
 from keras_vit.checks import quoted, shortened
 from keras_vit.files import Refused, check_regular, parse_json, read_table
@@ -35,7 +36,8 @@ def open_checkpoint(path):
     """Open a weights file, or a folder with `config.json` and `model.safetensors`; read names and shapes only.
 
     Args:
-        path: `.npz`, `.safetensors`, `.weights.h5`, `.keras` or a folder, whose weights may be split, see `parts_of`.
+        path: `.npz`, `.safetensors`, `.weights.h5`, `.weights.json`, `.keras` or a folder, whose weights may be split,
+            see `parts_of`.
 
     Returns:
         A `Checkpoint`.
@@ -129,24 +131,27 @@ def parts_of(index):
     """Return the names of the files that hold split weights, sorted; they are in the folder of the index.
 
     Args:
-        index: path of a `model.safetensors.index.json`; its `weight_map` maps array names to file names.
+        index: path of a `model.safetensors.index.json`, whose `weight_map` maps array names to file names, or of a
+            `.weights.json` of Keras, which maps groups to one or more `.weights.h5` files.
 
     Raises:
-        ValueError: if it is not such an index, or lists anything but `.safetensors` files of its own folder.
+        ValueError: if it is not such an index, or lists anything but such files of its own folder.
     """
-    return sorted(set(_weight_map(index).values()))
+    return sorted(set(itertools.chain(*_weight_map(index).values())))
 
 
 def _weight_map(index):
+    """Return {array or group: list of the files that hold it}."""
     weight_map = _json_beside(index, index.name).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise Refused(f"{str(index)!r} must have a weight_map from arrays to files; got {quoted(weight_map)}")
-    for name in weight_map.values():
-        is_name = isinstance(name, str) and name.endswith(".safetensors") and "/" not in name and "\\" not in name
+    suffix, lists = (".safetensors", ()) if index.name == INDEX else (".weights.h5", list)
+    found = {key: files if isinstance(files, lists) else [files] for key, files in weight_map.items()}
+    for name in itertools.chain(*found.values()):
+        is_name = isinstance(name, str) and name.endswith(suffix) and "/" not in name and "\\" not in name
         if not is_name or os.path.isdir(index.with_name(name)):
-            got = quoted(name)
-            raise Refused(f"weight_map of {str(index)!r} must name .safetensors files in its folder; got {got}")
-    return weight_map
+            raise Refused(f"weight_map of {str(index)!r} must name {suffix} files in its folder; got {quoted(name)}")
+    return found
 
 
 def _mapped(index, parts):
@@ -166,14 +171,29 @@ def _mapped(index, parts):
         for name, entry in part.entries.items():
             if name not in weight_map:
                 raise Refused(f"weight_map of {str(index)!r} must list every array; {name!r} is in {file!r} alone")
-            if weight_map[name] == file:
+            if file in weight_map[name]:
                 entries[name] = entry
             else:
-                LOGGER.warning(f"{name!r} in {file!r} is not read: weight_map names {weight_map[name]!r} for it")
+                LOGGER.warning(f"{name!r} in {file!r} is not read: weight_map names {weight_map[name][0]!r} for it")
     if missing := sorted(weight_map.keys() - entries.keys()):
-        got = f"{weight_map[missing[0]]!r} has no {quoted(missing[0])}"
+        got = f"{weight_map[missing[0]][0]!r} has no {quoted(missing[0])}"
         raise Refused(f"weight_map of {str(index)!r} must name the files that hold the arrays; {got}")
     return entries
+
+
+def _read_shards(path):
+    """Return the `Checkpoint` of a `.weights.json` of Keras, whose arrays are in the files that it names."""
+    weight_map, entries, known = _weight_map(path), {}, {}
+    left = {(group, file) for group, files in weight_map.items() for file in files if group.startswith("/layers/")}
+    for file in parts_of(path):
+        for name, entry, group in read_shard(check_regular(path.with_name(file)), known):
+            if file not in weight_map.get(group, ()) or name in entries:
+                raise Refused(f"its weight_map must name the one file of every array; {file!r} also has {name!r}")
+            entries[name] = entry
+            left.discard((group, file))
+    if left:
+        raise Refused("its weight_map must name the files that hold the arrays; {1!r} has no {0}".format(*min(left)))
+    return Checkpoint(path, "h5", entries, _json_beside(path, path.name).get("metadata", {}))
 
 
 def _read_safetensors(path):
@@ -237,5 +257,6 @@ _READERS = {
     ".npz": read_npz,
     ".safetensors": _read_safetensors,
     ".weights.h5": read_weights_h5,
+    ".weights.json": _read_shards,
     ".keras": read_keras,
 }

@@ -1,9 +1,11 @@
 """create_model: what comes with a Hugging Face folder, labels and preprocessing."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
+from golden_arrays import stored_in
 
 import keras_vit
 from keras_vit.checkpoints.description import describe
@@ -226,3 +228,26 @@ def test_thousand_classes_of_a_nameless_file_are_imagenet(make_model, tiny_zoo, 
     assert model.labels == label_set("imagenet2012")
     assert "note: 1000 classes: the labels are assumed to be those of ImageNet-2012" in caplog.text
     assert model.preprocessing == keras_vit.Preprocessing(size=16)
+
+
+@pytest.mark.parametrize(
+    ("name", "activation", "unread"),
+    [
+        ("clip", None, "the norm of the file is not read (2 arrays)"),
+        ("siglip", "sigmoid", "the attention pooling of the file is not read (11 arrays)"),
+        ("siglip2", None, "the attention pooling of the file is not read (11 arrays)"),
+        ("timm_wrapper", "sigmoid", "the prefix 'timm_model.' of its array names is left out"),
+    ],
+)
+def test_image_classifiers_of_other_families(name, activation, unread, caplog, tmp_path):
+    """Folders of transformers 5.24, `save_pretrained` of `NAMEForImageClassification` with random weights."""
+    folder = pathlib.Path(__file__).parents[1] / "golden" / "classifiers" / name
+    arrays = stored_in(folder / "io.npz")
+    with caplog.at_level("INFO", "keras_vit"):
+        model = keras_vit.load(folder)
+    assert unread in caplog.text
+    assert (model.labels, model.config.classifier_activation) == (tuple("abcde"), activation)
+    expected = arrays["logits"] if activation is None else 1 / (1 + np.exp(-arrays["logits"]))
+    np.testing.assert_allclose(model(arrays["images"]), expected, atol=1e-5, rtol=0)
+    keras_vit.save_weights(model, tmp_path / "own.safetensors", "timm")
+    np.testing.assert_allclose(keras_vit.load(tmp_path / "own.safetensors")(arrays["images"]), expected, atol=1e-5)

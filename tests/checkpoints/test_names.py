@@ -219,7 +219,7 @@ def test_no_other_code_has_names_for_an_axial_resnet():
 )
 def test_detect(arrays, family, layout):
     for other in names.LAYOUTS:
-        expected = layout if other == family else None
+        expected = names.LAYOUTS[other][layout] if other == family else None
         assert names.detect({name: entry(name) for name in arrays}, other) == expected
 
 
@@ -235,7 +235,7 @@ def test_detect(arrays, family, layout):
     ],
 )
 def test_patches_that_are_vectors_have_layouts_of_their_own(array, rank, layout):
-    assert names.detect({array: entry(array, (4,) * rank)}, "vit") == layout
+    assert names.detect({array: entry(array, (4,) * rank)}, "vit") is names.LAYOUTS["vit"].get(layout)
 
 
 def test_find_rule_fills_in_the_numbers(make_kind):
@@ -312,8 +312,13 @@ def test_names_of_the_norm_before_and_after_pooling(make_kind):
         "huggingface": ("layernorm.weight", "pooler.layernorm.weight"),
         "dinov2_huggingface": ("layernorm.weight", None),
         "dinov3_huggingface": ("norm.weight", None),
-        "clip_huggingface": ("post_layernorm.weight", None),
-        "siglip2_huggingface": ("post_layernorm.weight", None),
+        **dict.fromkeys(
+            (
+                *("clip_huggingface", "siglip2_huggingface", "clip_classifier_huggingface"),
+                *("siglip_classifier_huggingface", "siglip2_classifier_huggingface"),
+            ),
+            ("post_layernorm.weight", None),
+        ),
         "aimv2_huggingface": ("rms_norm.weight", None),
         "sam_huggingface": (None, None),
         "aimv2_original": ("trunk.post_trunk_norm.weight", None),

@@ -109,7 +109,7 @@ def test_pickles_are_refused_with_advice(tmp_path, suffix):
 
 
 def test_unknown_suffix_and_missing_file(tmp_path):
-    refused(write(tmp_path / "a.onnx", b"x"), ".npz, .safetensors, .weights.h5, .keras or a folder")
+    refused(write(tmp_path / "a.onnx", b"x"), ".npz, .safetensors, .weights.h5, .weights.json, .keras or a folder")
     with pytest.raises(FileNotFoundError, match=r"existing file or folder; got '.*b\.npz'"):
         open_checkpoint(tmp_path / "b.npz")
     with pytest.raises(FileNotFoundError, match="must hold model.safetensors"):

@@ -31,20 +31,21 @@ def fold(layout, name):
 
 
 def detect(names, family, library="auto"):
-    """Return the name of the layout of this family that matches these array names, or None.
+    """Return the `Layout` of this family that matches these array names, or None.
 
     Args:
         names: dict from the name of each array of a file to its `Entry`.
         family: family of a config.
         library: library of the layout, see `Layout`; `auto` for any.
     """
-    for key, layout in sorted(LAYOUTS[family].items(), key=lambda item: item[1].rank is None):
-        if library not in ("auto", layout.library):
+    layouts = LAYOUTS.get(family, {}).values()
+    for layout in sorted(layouts, key=lambda layout: (layout.needs is None, layout.rank is None)):
+        if library not in ("auto", layout.library) or (layout.needs is not None and layout.needs not in names):
             continue
         is_foreign = layout.foreign is not None and any(re.search(layout.foreign, name) for name in names)
         marks = [entry for name, entry in names.items() if re.search(layout.marker, fold(layout, name))]
         if not is_foreign and any(layout.rank in (None, len(entry.shape)) for entry in marks):
-            return key
+            return layout
     return None
 
 

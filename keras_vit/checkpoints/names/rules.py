@@ -38,8 +38,10 @@ class Layout:
         rules: see `Rule`.
         marker: regular expression; a matching folded name shows that a file has this layout.
         rank: number of axes of the array that `marker` matches, None for any number.
+        needs: name of another array that a file of this layout has; None for none.
         foreign: regular expression; a matching name shows that a file does not have this layout, even if `marker`
             matches; None for none.
+        fields: dict from fields of the config, with dots for nested ones, to their values in these files.
         aliases: pairs (regular expression, replacement), applied in order to every name.
         ignored: regular expression of arrays that are not weights: buffers and optimizer state; None for none.
         aside: dict from a part of the file that is not read, such as `the text tower`, to a regular expression of its
@@ -71,7 +73,9 @@ class Layout:
     rules: tuple
     marker: str
     rank: int | None = None
+    needs: str | None = None
     foreign: str | None = None
+    fields: dict = dataclasses.field(default_factory=dict)
     aliases: tuple = ()
     ignored: str | None = None
     aside: dict = dataclasses.field(default_factory=dict)
@@ -97,13 +101,20 @@ class Layout:
 
 def _layout(family, sections, name):
     """Return the `Layout` of a section of layouts.toml, one of the `sections` of a family."""
-    fields = {field: value for field, value in sections[name].items() if field not in ("base", "table")}
+    section = _section(sections, name)
+    fields = {field: value for field, value in section.items() if field not in ("base", "like", "table")}
     return Layout(**{"library": name, "rules": tuple(_rules_of(family, sections, name).values()), **fields})
+
+
+def _section(sections, name):
+    """Return a section of layouts.toml with the fields of the section that it is `like`, where it has none."""
+    section = sections[name]
+    return {**(_section(sections, section["like"]) if "like" in section else {}), **section}
 
 
 def _rules_of(family, sections, name):
     """Return {our variable: `Rule`} of a layout; its own table has precedence over that of its `base`."""
-    section = sections[name]
+    section = _section(sections, name)
     base = _rules_of(family, sections, section["base"]) if "base" in section else {}
     table, column = (section["table"], "theirs") if "table" in section else (family, name)
     kinds = "official" if section.get("suffix") == ".npz" else "torch"
