@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.config import Preprocessing
-from keras_vit.data import headers
+from keras_vit.data import headers, orientation
 from keras_vit.layers.sequences import PADDING
 
 # Pillow, and with it timm, torchvision and Hugging Face, resizes the width first and rounds to integers before it
@@ -28,7 +28,7 @@ def decode(contents, channels, max_pixels=None, scaled_for=None):
 
     The formats are JPEG (grey, YCbCr, CMYK, progressive), PNG (grey, colour, palette, alpha, 16 bit), BMP (8, 24 or 32
     bit, uncompressed), the first frame of a GIF, and WebP that is not animated. Alpha is dropped, and 16-bit values are
-    cut to their upper 8 bits. The EXIF orientation is applied, see `headers.upright`.
+    cut to their upper 8 bits. The EXIF orientation is applied, see `orientation.read`.
 
     Args:
         contents: scalar string tensor, a complete encoded file.
@@ -54,11 +54,12 @@ def _decoder(channels, max_pixels, scaled_for):
 
     @tf.function(input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
     def decoder(contents):
-        image = tf.cond(
+        image, turn = tf.cond(
             tf.io.is_jpeg(contents),
-            lambda: _decode_jpeg(contents, max_pixels, scaled_for),
+            lambda: (_decode_jpeg(contents, max_pixels, scaled_for), orientation.read(contents, is_jpeg=True)),
             lambda: _decode_no_jpeg(headers.limited_other(contents, max_pixels), max_pixels),
         )
+        image = orientation.turned(image, turn)
         image.set_shape((None, None, 3))
         return match_channels(image, channels)
 
@@ -230,7 +231,7 @@ def _decode_jpeg(contents, max_pixels, scaled_for):
             smaller = tf.reduce_min(shape[:2] / tf.cast(_resized(scaled_for, shape[:2]), tf.int32))
             index = tf.reduce_sum(tf.cast(smaller >= [*_RATIOS.values()], tf.int32)) - 1
             image = tf.switch_case(index, [functools.partial(decoded, ratio) for ratio in _RATIOS])
-    return headers.upright(image, contents, is_jpeg=True)
+    return image
 
 
 def _decode_no_jpeg(contents, max_pixels):
@@ -242,10 +243,13 @@ def _decode_no_jpeg(contents, max_pixels):
     header = tf.strings.join([tf.strings.substr(contents, 0, 30), b"\0" * 30])  # padded: the file may be shorter
     is_bmp, bits_per_pixel = tf.strings.substr(header, 0, 2) == b"BM", tf.strings.substr(header, 28, 2)
     kinds = [
-        (is_bmp & (bits_per_pixel == b"\x08\x00"), lambda: _decode_palette_bmp(contents)),
-        (tf.strings.substr(header, 0, 4) == b"GIF8", lambda: decode_any(headers.first_frame(contents, max_pixels))),
+        (is_bmp & (bits_per_pixel == b"\x08\x00"), lambda: (_decode_palette_bmp(contents), 1)),
+        (
+            tf.strings.substr(header, 0, 4) == b"GIF8",
+            lambda: (decode_any(headers.first_frame(contents, max_pixels)), 1),
+        ),
     ]
-    return tf.case(kinds, default=lambda: headers.upright(decode_any(contents), contents, is_jpeg=False))
+    return tf.case(kinds, default=lambda: (decode_any(contents), orientation.read(contents, is_jpeg=False)))
 
 
 @headers.apart

@@ -1,7 +1,10 @@
 """Images are turned as their EXIF says, as Pillow's ImageOps.exif_transpose turns them, wherever they are read."""
 
 import io
+import pathlib
+import struct
 import warnings
+import zlib
 
 import numpy as np
 import PIL.Image
@@ -10,11 +13,12 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import Preprocessing, preprocess
-from keras_vit.data import eval_pipeline, from_directory, headers, preprocessing, train_pipeline
+from keras_vit.data import eval_pipeline, from_directory, orientation, preprocessing, train_pipeline
 from keras_vit.data.augment import parse_augment
 from keras_vit.demo.looks import read_image
 
 IMAGE = PIL.Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 8, 3), dtype=np.uint8)).resize((45, 36))
+IMAGES = pathlib.Path(__file__).parent / "images"
 ORIENTATION, THUMBNAIL_IFD = 0x0112, 1
 KINDS = {"JPEG": {}, "PNG": {}, "WEBP": {"lossless": True}}
 
@@ -91,6 +95,140 @@ def test_damaged_exif_is_ignored():
         np.testing.assert_allclose(preprocess(opened, protocol), preprocess(plain, protocol), atol=1e-6)
 
 
+def tiff(*entries, endian="<", at=8, gap=b"", magic=None):
+    """A TIFF with one directory of entries (tag, type, count, bytes of the values) at an offset."""
+    behind, values, directory = at + 2 + 12 * len(entries) + 4, b"", struct.pack(f"{endian}H", len(entries))
+    for tag, kind, count, data in entries:
+        directory += struct.pack(f"{endian}HHL", tag, kind, count)
+        directory += data.ljust(4, b"\0") if len(data) <= 4 else struct.pack(f"{endian}L", behind + len(values))
+        values += data if len(data) > 4 else b""
+    magic = magic or {"<": b"II*\0", ">": b"MM\0*"}[endian]
+    return magic + struct.pack(f"{endian}L", at) + b"\0" * (at - 8) + directory + b"\0" * 4 + values
+
+
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def webp_chunk(kind, data):
+    return kind + struct.pack("<I", len(data)) + data + b"\0" * (len(data) % 2)
+
+
+def jpegs():
+    """JPEGs whose EXIF or XMP is laid out in many ways, valid and not."""
+    plain, date, maker = encode(IMAGE), (0x0132, 2, 20, b"2020:01:02 03:04:05\0"), (0x010F, 2, 9, b"a maker of")
+    turn = lambda value, kind=3, form="H": (ORIENTATION, kind, 1, struct.pack(f"<{form}", value))  # noqa: E731
+    app1 = lambda data: segment(0xE1, b"Exif\0\0" + data)  # noqa: E731
+    xmp = lambda text: segment(0xE1, b"http://ns.adobe.com/xap/1.0/\0" + text)  # noqa: E731
+    six, three = app1(tiff(turn(6))), app1(tiff(turn(3)))
+    kinds = {
+        1: "B",
+        2: "B",
+        4: "L",
+        6: "b",
+        7: "B",
+        8: "h",
+        9: "l",
+        11: "f",
+        12: "d",
+        13: "L",
+        14: "H",
+        16: "Q",
+        99: "H",
+    }
+    rational = [(ORIENTATION, kind, 1, struct.pack("<2L", 6, 1)) for kind in (5, 10)]
+    parts = [app1(tiff(maker, turn(6, kind, form))) for kind, form in kinds.items()]
+    parts += [app1(tiff(maker, entry)) for entry in rational]
+    parts += [app1(tiff((ORIENTATION, 4, 1, struct.pack(">L", 8)), endian=">"))]
+    parts += [app1(tiff(turn(8), endian="<", at=at)) for at in (9, 16, 5000)]
+    parts += [app1(tiff(date, turn(8))), app1(tiff(turn(6), turn(8))), app1(tiff(*[maker] * 500, turn(7)))]
+    parts += [app1(tiff((ORIENTATION, 3, count, b"\6\0\3\0")) + b"\0" * 8) for count in (0, 2, 3000)]
+    parts += [app1(tiff((0x010F, 2, 900, b"maker"), turn(6))), app1(tiff(turn(6), (0x010F, 2, 900, b"maker")))]
+    parts += [app1(tiff((0x010F, 77, 900, b"maker"), turn(6))), app1(tiff(maker, turn(6))[:-3])]
+    parts += [app1(tiff(turn(6))[:size]) for size in (0, 5, 17, 22)] + [app1(tiff(turn(6), magic=b"XX*\0"))]
+    parts += [app1(b"Exif\0\0" + tiff(turn(6))), app1(b"") + six, six + three, three + six]
+    exif = tiff(turn(6), at=70000)
+    parts += [app1(exif[:60000]) + app1(exif[60000:])]
+    parts += [segment(0xE2, b"ICC_PROFILE\0\1\3" + bytes(60000)) * 3 + six, segment(0xFE, six) + segment(0xED, six)]
+    parts += [segment(0xE1, b"x" + six), segment(0xE1, b"Exif\0\xff" + tiff(turn(6)))]
+    parts += [b"\xff" * 3 + six + b"\xff\xff", b"junk" + six, b"\xff\0" + six, b"\xff\xd0" + six]
+    parts += [xmp(text) for text in (b'<x tiff:Orientation="6"/>', b"<tiff:Orientation>8<", b' tiff:Orientation = "6"')]
+    parts += [xmp(b'tiff:Orientation="9"'), xmp(b'\xe9\xff\0 tiff:Orientation="6" \xff'), segment(0xFE, xmp(b"6"))]
+    parts += [app1(tiff(value)) + xmp(b'tiff:Orientation="6"') for value in (date, turn(1), turn(9), turn(8))]
+    parts += [app1(b"not a TIFF") + xmp(b'tiff:Orientation="6"')]
+    for part in parts:
+        yield plain[:20] + part + plain[20:]
+    pixels, end = plain.index(b"\xff\xda"), len(plain) - 2
+    yield from (plain[:place] + six + plain[place:] for place in (2, pixels, end))
+    yield plain[:2] + six + plain[20:]
+    yield plain + plain[:20] + six + plain[20:]
+    yield encode(IMAGE, "MPO", save_all=True, append_images=[IMAGE.rotate(90)], exif=b"Exif\0\0" + tiff(turn(6)))
+    yield encode(IMAGE, progressive=True, exif=b"Exif\0\0" + tiff(turn(5)))
+
+
+def chunked():
+    """PNGs and WebPs whose EXIF or XMP is in chunks of many kinds."""
+    plain = encode(IMAGE, "PNG")
+    six = tiff((ORIENTATION, 3, 1, b"\6\0"))
+    eight = tiff((ORIENTATION, 3, 1, b"\0\x08"), endian=">")
+    digits = (b"Exif\0\0" + six).hex().encode()
+    lines = b"\nexif\n      %d\n" % (len(digits) // 2) + b"\n".join([digits[:72], digits[72:]]) + b"\n"
+    xmp = b'<x tiff:Orientation="6"/>'
+    parts = [chunk(b"eXIf", six), chunk(b"eXIf", eight), chunk(b"eXIf", six) + chunk(b"eXIf", eight)]
+    parts += [chunk(b"eXIf", b""), chunk(b"eXIf", tiff((0x0100, 3, 1, b"\1\0")))]
+    for key, text in ((b"Raw profile type exif\0", lines), (b"XML:com.adobe.xmp\0", xmp)):
+        packed = zlib.compress(text)
+        parts += [chunk(b"tEXt", key + text), chunk(b"zTXt", key + b"\0" + packed)]
+        parts += [chunk(b"iTXt", key + b"\0\0en\0key\0" + text), chunk(b"iTXt", key + b"\1\0\0\0" + packed)]
+    parts += [chunk(b"tEXt", b"Raw profile type exif\0" + lines.upper()), chunk(b"tEXt", b"exif\0" + six)]
+    parts += [chunk(b"tEXt", b"Raw profile type exif\0\nexif\n4\nzz"), chunk(b"tEXt", b"Comment\0eXIf" + six)]
+    parts += [chunk(b"tEXt", b"Raw profile type exif\0" + lines) + chunk(b"eXIf", eight)]
+    parts += [chunk(b"prVt", chunk(b"eXIf", six)), chunk(b"prVt", bytes(70000)) + chunk(b"eXIf", six)]
+    for part in parts:
+        yield from (plain[:place] + part + plain[place:] for place in (33, len(plain) - 12))
+    yield plain + chunk(b"eXIf", six)
+    pixels = encode(IMAGE, "WEBP", lossless=True)[12:]
+    exif, text = webp_chunk(b"EXIF", six), webp_chunk(b"XMP ", xmp)
+    for flags, before, behind, appended in (
+        *((8, b"", exif, b""), (8, exif, b"", b""), (0, b"", exif, b""), (8, b"", b"", exif)),
+        (8, b"", webp_chunk(b"EXIF", b"Exif\0\0" + eight) + exif, b""),
+        (12, b"", webp_chunk(b"EXIF", six + b"x") + text, b""),
+        *((4, b"", text, b""), (8, b"", text, b""), (8, b"", webp_chunk(b"abcd", exif), b"")),
+    ):
+        header = bytes([flags, 0, 0, 0, IMAGE.width - 1, 0, 0, IMAGE.height - 1, 0, 0])
+        chunks = b"WEBP" + webp_chunk(b"VP8X", header) + before + pixels + behind
+        yield webp_chunk(b"RIFF", chunks) + appended
+    yield webp_chunk(b"RIFF", b"WEBP" + pixels) + exif
+
+
+def as_pillow(contents):
+    """The upright pixels, or those of the file if Pillow does not accept its EXIF."""
+    try:
+        return upright(contents)
+    except Exception:
+        return np.asarray(PIL.Image.open(io.BytesIO(contents)).convert("RGB"))
+
+
+def test_every_layout_of_exif_and_xmp_is_read_as_pillow_reads_it():
+    files = [path.read_bytes() for path in sorted(IMAGES.glob("exif*"))] + [*jpegs(), *chunked()]
+    assert len(files) > 130
+    images = tf.data.Dataset.from_tensor_slices(files).map(lambda contents: preprocessing.decode(contents, 3))
+    with warnings.catch_warnings(action="ignore"):  # Pillow's, of corrupt EXIF
+        wanted = [as_pillow(contents) for contents in files]
+    assert 0.3 < np.mean([image.shape[0] == 45 for image in wanted]) < 0.7
+    for number, (image, pixels) in enumerate(zip(images, wanted, strict=True)):
+        assert image.shape == pixels.shape, (number, files[number][:300])
+        np.testing.assert_allclose(image, pixels, atol=2, err_msg=str(number))
+
+
+def test_many_parts_and_large_compressed_texts_end():
+    key = b"Raw profile type exif\0\0"
+    files = [b"\xff\xd8" + b"\xff\xe1\0\x08Exif\0\0" * 10**5]
+    files += [b"\x89PNG\r\n\x1a\n" + chunk(b"zTXt", key + zlib.compress(bytes(2 * 10**7))) * 9]
+    for contents in files:
+        assert orientation.read(tf.constant(contents), is_jpeg=contents[0] == 0xFF) == 1
+
+
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     """A folder of one class with an image of each orientation in each format, and what they show, upright."""
@@ -145,7 +283,18 @@ def test_crops_are_of_the_upright_image(photos):
         np.testing.assert_allclose(image, expected, atol=1e-5, err_msg=str(number))
 
 
-def test_only_what_is_turned_is_decoded_as_a_whole():
+def test_the_orientation_of_each_value():
     for value in range(1, 9):
         contents = tf.constant(encode(IMAGE, exif=exif(value)))
-        assert bool(headers.is_turned(contents, is_jpeg=True)) == (value > 1)
+        assert orientation.read(contents, is_jpeg=True) == value
+
+
+@pytest.mark.slow
+def test_an_exported_graph_reads_images_upright(photos, tmp_path):
+    folder, shown = photos
+    module = tf.Module()
+    module.decode = tf.function(lambda contents: preprocessing.decode(contents, 3), [tf.TensorSpec((), tf.string)])
+    tf.saved_model.save(module, tmp_path)
+    decode = tf.saved_model.load(tmp_path).decode
+    for path, pixels in zip(sorted((folder / "class").iterdir()), shown, strict=True):
+        np.testing.assert_array_equal(decode(path.read_bytes()), pixels)

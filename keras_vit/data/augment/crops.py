@@ -5,7 +5,7 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.config import Preprocessing
 from keras_vit.config.preprocessing import INTERPOLATIONS
-from keras_vit.data import headers
+from keras_vit.data import headers, orientation
 from keras_vit.data import preprocessing as ops
 from keras_vit.data.augment import values
 
@@ -140,7 +140,7 @@ def _can_be_cut(contents):
     # A truncated file has no end marker: a window above the damage could be decoded, while the whole image raises an
     # error. A file with an EXIF rotation is excluded, because the window is relative to the rotated image.
     ends = tf.strings.substr(contents, -2, 2) == b"\xff\xd9"
-    return tf.io.is_jpeg(contents) & ends & ~headers.is_turned(contents, is_jpeg=True)
+    return tf.io.is_jpeg(contents) & ends & (orientation.read(contents, is_jpeg=True) == 1)
 
 
 def _cut_jpeg(contents, window):
