@@ -82,8 +82,8 @@ class DistributedFit(_OwnFit):
                 f"microbatches must be 1 for a model with its own train_step, which does not split batches; got "
                 f"microbatches={microbatches} for {type(self).__name__}"
             )
-        loss = args[1] if len(args) > 1 else kwargs.get("loss")
-        self._check_losses(loss, [kwargs.get(name) for name in ("metrics", "weighted_metrics")])
+        given = inspect.signature(keras.Model.compile).bind(self, *args, **kwargs).arguments
+        self._check_losses(given.get("loss"), [given.get(name) for name in ("metrics", "weighted_metrics")])
         super().compile(*args, **kwargs)
         self._microbatches = microbatches
 

@@ -45,21 +45,15 @@ def look_at(model, method, data, looks, function):
 
 
 def images_in(model, batch):
-    """Return the images of a batch, None unless they are one tensor of floats of the shape that the model takes."""
-    return _images(_first_part(batch), tuple(model.inputs[0].shape[1:]))
+    """Return the images of a batch, None unless they are one tensor of floats of the shape that the model takes.
 
-
-def _first_part(batch):
-    return batch[0] if isinstance(batch, (tuple, list)) and batch else batch
-
-
-def _images(data, shape):
-    """Return the one input array, also from a list or dict, if it has floats and the shape of images; else None."""
+    The tensor may be in a list or dict.
+    """
+    data = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
     leaves = keras.tree.flatten(data["patches"] if isinstance(data, dict) and "patches" in data else data)
-    if len(leaves) != 1 or len(getattr(leaves[0], "shape", None) or ()) != 1 + len(shape):
+    if len(leaves) != 1 or len(getattr(leaves[0], "shape", None) or ()) != len(model.inputs[0].shape):
         return None
-    is_float = "float" in str(getattr(leaves[0].dtype, "name", leaves[0].dtype))
-    return leaves[0] if is_float else None
+    return leaves[0] if "float" in str(getattr(leaves[0].dtype, "name", leaves[0].dtype)) else None
 
 
 def _warn(subject, preprocessing, images):
@@ -113,9 +107,7 @@ def warn_of_loss(loss, config):
         loss: the `loss` of `compile`: a name, a function, a `keras.losses.Loss`, None, or a structure of them.
         config: `ImageConfig` of the compiled model.
     """
-    if not config.include_top:
-        return
-    for part in keras.tree.flatten(loss):
+    for part in keras.tree.flatten(loss) if config.include_top else ():
         found = keras.losses.get(part) if isinstance(part, str) else part
         name = part if isinstance(part, str) else getattr(part, "__name__", type(part).__name__)
         compares = _kind(found) in _BETWEEN_CLASSES or getattr(found, "kind", None) == "softmax"  # our CrossEntropy

@@ -84,6 +84,8 @@ def test_logits_are_not_expected_of_a_softmax():
     metric = keras.metrics.SparseCategoricalCrossentropy(from_logits=True)
     with pytest.raises(ValueError, match=refused):
         softmax.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy", metric])
+    with pytest.raises(ValueError, match=refused):
+        softmax.compile("sgd", "sparse_categorical_crossentropy", None, [metric])
     with pytest.raises(ValueError, match="ends in a sigmoid"):
         FAMILIES["plain"].build(classifier_activation="sigmoid").compile("sgd", CrossEntropy("sigmoid"))
     FAMILIES["plain"].build().compile("sgd", loss, metrics=[metric])
