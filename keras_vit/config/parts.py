@@ -84,12 +84,6 @@ class EmbeddingConfig(Config):
         ValueError: if a value is out of range or the method is unknown.
     """
 
-    own_checks = {
-        "position_grid": checks.check_pair,
-        "kernel_size": checks.check_pair,
-        "images_per_sequence": checks.check_integer,
-    }
-
     patch_bias: bool = True
     patch_norm: bool = False
     pre_norm: bool = False
@@ -154,11 +148,7 @@ class WindowConfig(Config):
         ValueError: if a value is out of range.
     """
 
-    own_checks = {
-        "size": checks.check_integer,
-        "global_blocks": checks.check_indices,
-        "relative_positions": checks.check_flag,
-    }
+    own_checks = {"size": checks.check_integer}
 
     size: int | None = None
     global_blocks: Sequence[int] = ()
@@ -185,15 +175,6 @@ class HeadConfig(Config):
     Raises:
         ValueError: if a value is out of range.
     """
-
-    own_checks = {
-        "map_heads": checks.check_integer,
-        "map_mlp_dim": checks.check_integer,
-        "num_blocks": checks.check_integer,
-        "neck": checks.check_integer,
-        "projection": checks.check_integer,
-        "normalize": checks.check_flag,
-    }
 
     neck: int | None = None
     projection: int | None = None

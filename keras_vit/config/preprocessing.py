@@ -64,8 +64,6 @@ class Preprocessing(Config):
     """
 
     own_checks = {
-        "max_tokens": checks.check_integer,
-        "patch_size": checks.check_pair,
         "size": _check_size,
         "interpolation": one_of(INTERPOLATIONS),
         "rounding": one_of(ROUNDINGS),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from keras_vit import checks
-from keras_vit.config.base import ImageConfig
+from keras_vit.config.base import ImageConfig, count_patches
 from keras_vit.typing import Pair
 
 
@@ -85,5 +85,4 @@ class SwinConfig(ImageConfig):
         Args:
             stage: index of the stage, from 0.
         """
-        size = tuple(side // step for side, step in zip(self.image_size, self.patch_size, strict=True))
-        return tuple(-(-side // 2**stage) for side in size)
+        return count_patches(count_patches(self.image_size, self.patch_size), (2**stage,) * 2, pad=True)

@@ -33,12 +33,7 @@ class TextConfig(Config):
         ValueError: if a value is out of range, a choice is unknown, or `num_heads` does not divide `hidden_dim`.
     """
 
-    own_checks = {
-        **dict.fromkeys(("vocab_size", "context_length", "projection_dim"), checks.check_integer),
-        **dict.fromkeys(("projection_bias", "causal"), checks.check_flag),
-        "pooling": one_of(TEXT_POOLINGS),
-        "end_token": partial(checks.check_integer, minimum=0),
-    }
+    own_checks = {"pooling": one_of(TEXT_POOLINGS), "end_token": partial(checks.check_integer, minimum=0)}
 
     vocab_size: int
     context_length: int

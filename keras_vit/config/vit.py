@@ -259,9 +259,9 @@ def _rules(c):
         "attention='axial' has no 1-D sequence, so position_embedding must not be 'relative' or 'relative_2d', and "
         "block.rotary must be None": is_axial and (is_relative or has_rotary),
         "block.rotary needs hidden_dim / num_heads divisible by 4": (has_rotary and c.hidden_dim // c.num_heads % 4),
-        "token_merging mixes positions and needs two norms, so block.rotary must be None and block.order 'pre_norm'": (
-            c.token_merging and (has_rotary or c.block.order != "pre_norm")
-        ),
+        "token_merging mixes positions and needs two norms, so block.rotary must be None, block.order 'pre_norm', "
+        "position_placement 'stem' and attention 'global'": c.token_merging
+        and (has_rotary or c.block.order != "pre_norm" or c.position_placement != "stem" or is_axial),
         "block.order 'parallel' has one branch, so layer_scale_init must be None": (
             c.block.order == "parallel" and c.layer_scale_init
         ),
@@ -288,12 +288,6 @@ def _rules(c):
         "embedding.position_init 'sincos2d_mae' is for a table, so position_embedding must be 'learned', and "
         "hidden_dim at least 8 and divisible by 4": c.embedding.position_init != "normal"
         and (c.position_embedding != "learned" or c.hidden_dim % 4 or c.hidden_dim < 8),
-        "token_merging removes the grid positions after the first block, so position_placement must be 'stem'": (
-            c.token_merging and c.position_placement != "stem"
-        ),
-        "attention='axial' needs whole rows and columns of patches, so token_merging must be 0": (
-            is_axial and c.token_merging
-        ),
         "window cuts the patch grid, so it needs a pooling without class token, such as 'gap', no class_token, "
         "distilled token and num_registers, attention 'global', token_merging 0, block.rotary None, and "
         "position_embedding not 'relative' or 'relative_2d'": (
@@ -310,9 +304,7 @@ def _rules(c):
         "norm_position='before_pooling'": (
             c.distilled and (c.pooling != "token" or c.norm_position != "before_pooling")
         ),
-        "head.projection and head.normalize belong to one head, so distilled must be False": (
-            c.distilled and (c.head.projection or c.head.normalize)
-        ),
-        "distilled=True averages the logits of two linear heads, so classifier_activation and representation_size "
-        "must be None": c.distilled and (c.classifier_activation or c.representation_size),
+        "distilled=True averages the logits of two linear heads, so head.normalize must be False, and head.projection, "
+        "classifier_activation and representation_size must be None": c.distilled
+        and (c.classifier_activation or c.representation_size or c.head.projection or c.head.normalize),
     }

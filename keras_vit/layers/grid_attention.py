@@ -138,7 +138,6 @@ class DecomposedPositions(ResizedTables):
         ValueError: if a value is out of range; when tables of another size are loaded, if they are those of a window.
     """
 
-    own_checks = {"is_window": checks.check_flag}
     usual_method = "bilinear"
 
     def __init__(self, grid_size, is_window=False, **kwargs):

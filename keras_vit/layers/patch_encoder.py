@@ -182,8 +182,19 @@ def patch_resizing(old, new):
     return np.linalg.pinv(resizing.T)
 
 
+class _OfGrid(Layer):
+    """A layer that reads the size of images, of which `patch_size` and `pad` make a grid of patches."""
+
+    def __init__(self, patch_size: Size, pad: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.configure(patch_size=patch_size, pad=pad)
+
+    def _grid(self, shape):
+        return count_patches(shape[1:3], self.patch_size, self.pad)
+
+
 @keras.saving.register_keras_serializable(package="keras_vit")
-class PatchCoordinates(Layer):
+class PatchCoordinates(_OfGrid):
     """Return the place of each patch in the grid, for the position layers of a model for images of any size.
 
     Args:
@@ -197,22 +208,16 @@ class PatchCoordinates(Layer):
         ValueError: if a value is out of range.
     """
 
-    def __init__(self, patch_size: Size, pad: bool = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.configure(patch_size=patch_size, pad=pad)
-
     def call(self, images: Tensor) -> Tensor:
-        return ops.cast(patch_coordinates(*count_patches(ops.shape(images)[1:3], self.patch_size, self.pad)), "int32")[
-            None
-        ]
+        return ops.cast(patch_coordinates(*self._grid(ops.shape(images))), "int32")[None]
 
     def compute_output_spec(self, images):
-        rows, columns = count_patches(images.shape[1:3], self.patch_size, self.pad)
+        rows, columns = self._grid(images.shape)
         return keras.KerasTensor((1, rows and columns and rows * columns, 4), "int32")
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class PatchMap(Layer):
+class PatchMap(_OfGrid):
     """Return the patch tokens of a model for images of any size as a map, without the tokens before them.
 
     Args:
@@ -227,17 +232,13 @@ class PatchMap(Layer):
         ValueError: if a value is out of range.
     """
 
-    def __init__(self, patch_size: Size, pad: bool = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.configure(patch_size=patch_size, pad=pad)
-
     def call(self, tokens: Tensor, images: Tensor) -> Tensor:
-        rows, columns = count_patches(ops.shape(images)[1:3], self.patch_size, self.pad)
+        rows, columns = self._grid(ops.shape(images))
         patches = tokens[:, ops.shape(tokens)[1] - rows * columns :]
         return ops.reshape(patches, (-1, rows, columns, tokens.shape[-1]))
 
     def compute_output_shape(self, tokens_shape, images_shape):
-        return (tokens_shape[0], *count_patches(images_shape[1:3], self.patch_size, self.pad), tokens_shape[-1])
+        return (tokens_shape[0], *self._grid(images_shape), tokens_shape[-1])
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

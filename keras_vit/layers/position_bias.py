@@ -89,7 +89,6 @@ class AttentionBias(RelativePositionBias):
         ValueError: if a value is out of range.
     """
 
-    own_checks = {"window_size": checks.check_pair}
     usual_method = "geometric_cubic"
     num_class_rows = 3
 

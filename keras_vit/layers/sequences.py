@@ -6,7 +6,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import checks
 from keras_vit.compat.kernels import check_in_call
 from keras_vit.layers.base import Layer
 from keras_vit.typing import Tensor
@@ -17,8 +16,6 @@ _MAX_SIDE = 65_536  # rows or columns of a grid
 
 class _OfSequences(Layer):
     """A layer of sequences of several images, each with class tokens and registers of its own."""
-
-    own_checks = {"images_per_sequence": checks.check_integer}
 
     def __init__(self, images_per_sequence: int = 1, num_prefix_tokens: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
