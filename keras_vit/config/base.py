@@ -268,7 +268,8 @@ def count_patches(size: Any, patch_size: tuple[int, int], pad: bool = False) -> 
         pad: whether a part of a patch at the bottom or at the right counts as one.
     """
     sides = zip(size, patch_size, strict=True)
-    return tuple(None if side is None else -(-side // step) if pad else side // step for side, step in sides)
+    rows, columns = (None if side is None else -(-side // step) if pad else side // step for side, step in sides)
+    return rows, columns
 
 
 def with_field(values: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
