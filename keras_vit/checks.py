@@ -97,10 +97,11 @@ def _initials(text):
     return "".join(word[:1] for word in words) if len(words) > 1 else None
 
 
-def check_integer(name: str, value: Any, minimum: int = 1) -> int:
-    """Return `value` as an int; raise `ValueError` for booleans, fractions and values below `minimum`."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < minimum:
-        raise ValueError(f"{name} must be an integer of at least {minimum}; got {name}={quoted(value)}")
+def check_integer(name: str, value: Any, minimum: int = 1, maximum: float = math.inf) -> int:
+    """Return `value` as an int; raise `ValueError` for booleans, fractions and values out of range."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not minimum <= value <= maximum:
+        limit = "" if maximum == math.inf else f" and at most {maximum}"
+        raise ValueError(f"{name} must be an integer of at least {minimum}{limit}; got {name}={quoted(value)}")
     return int(value)
 
 
@@ -155,9 +156,9 @@ def check_workdir(value: Any, folders: Sequence[str] = (), files: Sequence[str] 
     if path.exists() and not path.is_dir():
         raise ValueError(f"workdir must be a folder, or not exist yet; {path} is a file")
     for name in (*folders, *files):
-        kinds, inside = ("folder", "file") if name in folders else ("file", "folder"), path / name
-        if inside.exists() and inside.is_dir() != (name in folders):
-            raise ValueError(f"{inside} must be the {kinds[0]} of a run, or not exist yet; it is a {kinds[1]}: move it")
+        kind, inside = "folder" if name in folders else "file", path / name
+        if inside.exists() and not (inside.is_dir() if kind == "folder" else inside.is_file()):
+            raise ValueError(f"{inside} must be the {kind} of a run, or not exist yet; it is something else: move it")
     return path
 
 

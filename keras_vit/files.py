@@ -154,9 +154,10 @@ def _system_errors(path):
     try:
         yield
     except Exception as error:
-        if isinstance(error, OSError) or not re.search("os error|errno|space left", str(error)):
+        reason = str(error.__context__ or error)  # matplotlib fails again when it closes a PDF
+        if isinstance(error, OSError) or not re.search("os error|errno|space left", reason):
             raise
-        raise OSError(f"{str(path)!r} cannot be written: {error}") from error
+        raise OSError(f"{str(path)!r} cannot be written: {reason}") from error
 
 
 def remove_partial(folder):

@@ -1,5 +1,6 @@
 """The argument checks: what they return, and messages that name argument, expectation and value."""
 
+import os
 import pathlib
 
 import numpy as np
@@ -167,10 +168,14 @@ def test_paths_that_are_empty_or_none_are_refused():
 def test_what_a_run_writes_must_not_be_something_else(tmp_path):
     (tmp_path / "steps.csv").mkdir()
     (tmp_path / "logs").touch()
-    with pytest.raises(ValueError, match="logs must be the folder of a run, or not exist yet; it is a file: move it"):
+    with pytest.raises(ValueError, match="logs must be the folder of a run, or not exist yet; it is something"):
         keras_vit.train("quickstart", None, tmp_path)
     (tmp_path / "logs").unlink()
-    with pytest.raises(ValueError, match="steps.csv must be the file of a run, or not exist yet; it is a folder"):
+    with pytest.raises(ValueError, match="steps.csv must be the file of a run, or not exist yet; it is something"):
+        keras_vit.train("quickstart", None, tmp_path)
+    (tmp_path / "steps.csv").rmdir()
+    os.mkfifo(tmp_path / "steps.csv")
+    with pytest.raises(ValueError, match="steps.csv must be the file of a run"):
         keras_vit.train("quickstart", None, tmp_path)
     (tmp_path / "checkpoints").touch()
     with pytest.raises(ValueError, match="checkpoints must be the folder of a run"):

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -126,12 +127,15 @@ def _read_keras(path, values):
 
 # --- keys
 
+_integer = functools.partial(checks.check_integer, maximum=2**20)  # what is larger could not be allocated
 _CHECKS: dict[str, Callable] = {
-    **{name: getattr(checks, f"check_{name}") for name in ("epsilon", "flag", "integer", "integers", "pair")},
-    **{name: getattr(checks, f"check_{name}") for name in ("indices", "positive")},
-    "count": lambda name, value: checks.check_integer(name, value, minimum=0),
+    **{name: getattr(checks, f"check_{name}") for name in ("epsilon", "flag", "indices", "pair", "positive")},
+    "count": functools.partial(_integer, minimum=0),
     "ignored": lambda name, value: None,
+    "integer": _integer,
+    "integers": functools.partial(checks.check_sequence, kind="integers", check=_integer),
     "integers, or one": lambda name, value: _CHECKS["integers" if isinstance(value, list) else "integer"](name, value),
+    "small": functools.partial(_integer, maximum=1000),
 }
 _WITHOUT_ANY = ("timm", "openclip", "openclip_text")
 

@@ -4,6 +4,7 @@ import pathlib
 import sys
 
 import keras_vit
+from keras_vit import files
 from keras_vit.cli.models import given
 
 ANY_KIND = "--folder, --tfds, --tfrecord or --arrays"
@@ -75,7 +76,7 @@ def _open(args, kind, part=None, where=None):
     where = where or (args.split if kind == "tfds" else getattr(args, kind))
     keys, names = given(args, _KEYS), None
     if args.class_names is not None:
-        lines = pathlib.Path(args.class_names).read_text(encoding="utf-8").splitlines()
+        lines = pathlib.Path(files.check_regular(args.class_names)).read_text(encoding="utf-8").splitlines()
         names = [line.strip() for line in lines if line.strip()]
     if kind == "folder":
         return keras_vit.data.from_directory(where)

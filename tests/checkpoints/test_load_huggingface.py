@@ -190,7 +190,17 @@ def test_processor_config_json(tiny_zoo, hub_folder, make_model):
         ({"layer_norm_eps": [1]}, None, r"config\.json': layer_norm_eps must be a finite number above 0"),
         ({"layer_norm_eps": 1e308}, None, "layer_norm_eps must be a number from 1e-30 to 1; got"),
         ({"layer_norm_eps": True}, None, "layer_norm_eps must be a finite number above 0"),
-        ({"num_attention_heads": True}, None, "num_attention_heads must be an integer of at least 1; got"),
+        (
+            {"num_attention_heads": True},
+            None,
+            "num_attention_heads must be an integer of at least 1 and at most 1048576; got",
+        ),
+        (
+            {"num_hidden_layers": 2**31},
+            None,
+            "num_hidden_layers must be an integer of at least 1 and at most 1000; got",
+        ),
+        ({"num_channels": 10**30}, None, "num_channels must be an integer of at least 1 and at most 1000; got"),
         ({"layer_norm_eps": "abc"}, None, r"config\.json': layer_norm_eps must be .* got layer_norm_eps='abc'"),
         ({}, {"resample": 1}, r"preprocessor_config\.json': resample must be one of \[0, 2, 3\]; got 1"),
         ({}, {"resample": False}, r"resample must be one of \[0, 2, 3\]; got False"),
