@@ -17,6 +17,7 @@ _BIG, _LITTLE = (3, 2, 1, 0), (0, 1, 2, 3)
 _HEADERS = (
     (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", (16, 20), _BIG, (0, 0), 32, 0),
     (b"GIF8", (6, 8), _LITTLE, (0, 0), 16, 0),
+    (b"BM............\x0c", (18, 20), _LITTLE, (0, 0), 16, 0),  # OS/2
     (b"BM", (18, 22), _LITTLE, (0, 0), 32, 0),  # a negative height means that the rows are stored top-down
     (b"RIFF....WEBPVP8 ", (26, 28), _LITTLE, (0, 0), 14, 0),
     (b"RIFF....WEBPVP8L", (21, 21), _LITTLE, (0, 14), 14, 1),
@@ -25,7 +26,7 @@ _HEADERS = (
 _HEADER_SIZE = 32
 
 # of a GIF
-_EXTENSION, _IMAGE, _TRAILER = 0x21, 0x2C, b"\x3b"
+_EXTENSION, _CONTROL, _IMAGE, _TRAILER = 0x21, 0xF9, 0x2C, b"\x3b"
 _SCREEN_SIZE = 13  # bytes of the header and the logical screen descriptor
 _MAX_BLOCKS = 2**16  # of up to 255 bytes each: 16 MiB for one frame
 _PADDING = 16  # zero bytes after the file, so that reading past the end of a short file is safe
@@ -67,7 +68,7 @@ def limited_other(contents, max_pixels=None):
     """
     sides = header_sides(contents)
     is_known = (tf.strings.substr(contents, 0, 4) != b"\x89PNG") | (tf.reduce_min(sides) > 0)
-    return limited(_if(is_known, "a PNG must start with its header", contents), sides[::-1], max_pixels)
+    return limited(required(is_known, "a PNG must start with its header", contents), sides[::-1], max_pixels)
 
 
 def header_sides(contents):
@@ -78,7 +79,7 @@ def header_sides(contents):
     integers = tf.cast(tf.gather(header, _PLACES), tf.int64)  # (rows, 2, 4)
     sides = tf.reduce_sum(integers * (1, 2**8, 2**16, 2**24), axis=-1) // _DIVISORS % _MODULI + _ADDED
     sides = tf.minimum(sides, 2**32 - sides)  # sides of 32 bits are signed
-    return tf.reduce_sum(tf.where(is_this[:, None], sides, 0), axis=0)
+    return tf.where(is_this[:, None], sides, 0)[tf.argmax(tf.cast(is_this, tf.int32))]  # the first row that fits
 
 
 def limited(value, sides, max_pixels=None, kind=""):
@@ -88,10 +89,10 @@ def limited(value, sides, max_pixels=None, kind=""):
     """
     max_pixels = max_pixels or MAX_PIXELS
     pixels = tf.abs(tf.reduce_prod(tf.cast(sides, tf.float64)))  # 65,500 x 65,500 exceeds int32
-    return _if(pixels <= max_pixels, f"an image must have at most {max_pixels:,} pixels{kind}; got", value, sides)
+    return required(pixels <= max_pixels, f"an image must have at most {max_pixels:,} pixels{kind}; got", value, sides)
 
 
-def _if(condition, message, value, *found):
+def required(condition, message, value, *found):
     """Return `value`; raise an error with this message and the tensors `found` unless the condition holds."""
     # tf.debugging uses a conditional, which makes reading an image of 64 x 64 pixels a fifth slower.
     with tf.control_dependencies([tf.raw_ops.Assert(condition=condition, data=[message, *found])]):
@@ -105,18 +106,21 @@ def is_progressive(contents):
 
 
 def first_frame(contents, max_pixels=None):
-    """Cut a GIF after its first frame; a GIF with another structure is returned unchanged.
+    """Cut a GIF after its first frame, without extensions; a GIF with another structure is returned unchanged.
+
+    Without the extensions, no color is transparent: Pillow drops alpha, and TensorFlow would make such pixels black.
 
     Args:
         contents: scalar string tensor, an encoded GIF.
         max_pixels: maximum number of pixels of the frame; None uses `MAX_PIXELS`.
 
     Returns:
-        Scalar string tensor.
+        `(file, place, color)`: a scalar string tensor; the rows above and below the frame on its screen, and the
+        columns to its left and right, int32 (2, 2); and the color of this margin, uint8 (3,).
 
     Raises:
-        tf.errors.InvalidArgumentError: when run on a frame with more pixels, or with more than 65,536 data blocks; a
-            block can expand to a thousand times its length.
+        tf.errors.InvalidArgumentError: when run on a frame or screen with more pixels, or with more than 65,536 data
+            blocks; a block can expand to a thousand times its length.
     """
     # as a tensor, because tf.function would be traced again for each bytes object
     return _cut(tf.convert_to_tensor(contents), max_pixels or MAX_PIXELS, _MAX_BLOCKS)
@@ -150,13 +154,25 @@ def _cut(contents, max_pixels, max_blocks):
         lambda place, blocks: behind_blocks(place + 2, blocks),
         (start, 0),
     )
-    sides = tf.io.decode_raw(tf.strings.substr(padded, tf.minimum(descriptor, length) + 5, 4), tf.uint16)[::-1]
-    behind_table = descriptor + 10 + color_table(byte(descriptor + 9))
+    edges = tf.strings.substr(padded, tf.minimum(descriptor, length) + 1, 8)
+    left, top, width, height = tf.unstack(tf.cast(tf.io.decode_raw(edges, tf.uint16), tf.int32), num=4)
+    screen = tf.cast(tf.io.decode_raw(tf.strings.substr(padded, 6, 4), tf.uint16), tf.int32)
+    screen = tf.maximum(screen, (left + width, top + height))
+    has_table, behind_table = byte(descriptor + 9) >= 128, descriptor + 10 + color_table(byte(descriptor + 9))
+    # A graphic control extension may state the transparent color, which then fills the margin.
+    is_clear = (
+        (byte(descriptor - 8) == _EXTENSION) & (byte(descriptor - 7) == _CONTROL) & (byte(descriptor - 5) % 2 > 0)
+    )
+    table = tf.where(has_table, descriptor + 10, _SCREEN_SIZE) + 3 * tf.where(is_clear, byte(descriptor - 2), 0)
+    color = tf.gather(data, tf.minimum(table + np.arange(3, dtype=np.int32), length))
     end, blocks = behind_blocks(behind_table + 1, blocks)  # + 1 for the byte that stores the code size
     is_whole = (byte(descriptor) == _IMAGE) & (end <= length)
-    end = _if(blocks <= max_blocks, f"a frame of a GIF must have at most {max_blocks:,} blocks", end)
-    frame = tf.strings.join([tf.strings.substr(contents, 0, end), _TRAILER])
-    return tf.where(is_whole, limited(frame, sides, max_pixels), contents)
+    end = required(blocks <= max_blocks, f"a frame of a GIF must have at most {max_blocks:,} blocks", end)
+    # TensorFlow decodes a frame on a screen of the same size: at the place of the frame, it would cut pixels.
+    rest = tf.strings.substr(padded, tf.minimum(descriptor, length) + 5, tf.maximum(end - descriptor - 5, 0))
+    frame = tf.strings.substr(padded, 0, tf.minimum(start, length)) + b",\0\0\0\0" + rest + _TRAILER
+    margin = ((top, screen[1] - top - height), (left, screen[0] - left - width))
+    return tf.where(is_whole, limited(frame, screen[::-1], max_pixels), contents), tf.where(is_whole, margin, 0), color
 
 
 def _columns():

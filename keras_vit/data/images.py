@@ -174,6 +174,11 @@ def check_array(name, array, value_range, ranks):
             f"{name} must have values from 0 to 255 for this value_range; they range from {least:g} to "
             f"{greatest:g} and are probably scaled already: omit value_range"
         )
+    if value_range is None and high > 255 and 0 < greatest <= 255:
+        raise ValueError(
+            f"{name} must have values from 0 to {high} for {array.dtype}; they range from {least:g} to {greatest:g}: "
+            f"pass value_range=(0, 255) if they have 8 bits, or value_range=(0, {high}) if the images are this dark"
+        )
     return array, (low, high)
 
 

@@ -1,8 +1,11 @@
 """Converting an encoded image to model input: one implementation for evaluation, prediction and serving."""
 
 import functools
+import io
 import math
 
+import numpy as np
+import PIL.Image
 import tensorflow as tf
 
 from keras_vit import checks
@@ -20,14 +23,17 @@ _LARGE, _STRIP = 2**20, 2**17  # pixels: larger images are processed in strips, 
 # ratio of the sides of a JPEG to those at which it is decoded -> how many times smaller the result must be; without the
 # factor of 1.5, a ViT-Ti/16 recognised 2 or 3 of 200 images less, with it at most 1
 _RATIOS = {1: 0.0, 2: 2 * 1.5, 4: 4 * 1.5, 8: 8 * 1.5}
+# BMPs that TensorFlow reads: no OS/2; 8, 24 or 32 bits; not compressed, or with the usual masks
+_COMMON_BMP = rb"BM\C{12}[\x28\x34\x38\x40\x6c\x7c]\C{13}[\x08\x18\x20]\x00[\x00\x03]\x00\C*"
+_COMMON_MASKS = b"\0\0\xff\0\0\xff\0\0\xff\0\0\0"
 _ELONGATED = 8  # ratio of height to width above which the height is resized first
 
 
-def decode(contents, channels, max_pixels=None, scaled_for=None):
+def decode(contents, channels, max_pixels=None, scaled_for=None, has_python=True):
     """Decode one image in the graph to the same pixels as Pillow.
 
-    The formats are JPEG (grey, YCbCr, CMYK, progressive), PNG (grey, colour, palette, alpha, 16 bit), BMP (8, 24 or 32
-    bit, uncompressed), the first frame of a GIF, and WebP that is not animated. Alpha is dropped, and 16-bit values are
+    The formats are JPEG (grey, YCbCr, CMYK, progressive), PNG (grey, colour, palette, alpha, 16 bit), BMP, the
+    first frame of a GIF, and WebP that is not animated. Alpha is dropped, and 16-bit values are
     cut to their upper 8 bits. The EXIF orientation is applied, see `orientation.read`.
 
     Args:
@@ -36,6 +42,7 @@ def decode(contents, channels, max_pixels=None, scaled_for=None):
         max_pixels: maximum height times width in the header; None uses `headers.MAX_PIXELS`.
         scaled_for: `Preprocessing` for which a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if this leaves at least
             1.5 times the sides to which it resizes; None decodes the full size.
+        has_python: whether Pillow may decode rare kinds of BMP; False in an exported graph, which refuses them.
 
     Returns:
         uint8 tensor (height, width, channels).
@@ -45,11 +52,11 @@ def decode(contents, channels, max_pixels=None, scaled_for=None):
             number of pixels is checked before memory is allocated.
     """
     checks.check_choice("channels", channels, (1, 3))
-    return _decoder(channels, max_pixels or headers.MAX_PIXELS, scaled_for)(contents)
+    return _decoder(channels, max_pixels or headers.MAX_PIXELS, scaled_for, has_python)(contents)
 
 
 @functools.cache
-def _decoder(channels, max_pixels, scaled_for):
+def _decoder(channels, max_pixels, scaled_for, has_python):
     """Return `decode` as a function that is traced once for all pipelines."""
 
     @tf.function(input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
@@ -57,7 +64,7 @@ def _decoder(channels, max_pixels, scaled_for):
         image, turn = tf.cond(
             tf.io.is_jpeg(contents),
             lambda: (_decode_jpeg(contents, max_pixels, scaled_for), orientation.read(contents, is_jpeg=True)),
-            lambda: _decode_no_jpeg(headers.limited_other(contents, max_pixels), max_pixels),
+            lambda: _decode_no_jpeg(headers.limited_other(contents, max_pixels), max_pixels, has_python),
         )
         image = orientation.turned(image, turn)
         image.set_shape((None, None, 3))
@@ -234,22 +241,49 @@ def _decode_jpeg(contents, max_pixels, scaled_for):
     return image
 
 
-def _decode_no_jpeg(contents, max_pixels):
+def _decode_no_jpeg(contents, max_pixels, has_python):
     def decode_any(file):
         # Always three channels: TensorFlow 2.21 writes out of bounds when it decodes an animated WebP with channels=0,
         # and it cannot decode CMYK, BMP, GIF or WebP to one channel.
         return tf.io.decode_image(file, channels=3, expand_animations=False)
 
-    header = tf.strings.join([tf.strings.substr(contents, 0, 30), b"\0" * 30])  # padded: the file may be shorter
+    def turned(image):
+        return image, orientation.read(contents, is_jpeg=False)
+
+    def decode_gif():
+        file, margin, color = headers.first_frame(contents, max_pixels)
+        image, margin = decode_any(file), tf.pad(margin, ((0, 1), (0, 0)))
+        return tf.where(tf.pad(tf.ones_like(image, tf.bool), margin), tf.pad(image, margin), color)
+
+    header = tf.strings.join([tf.strings.substr(contents, 0, 66), b"\0" * 66])  # padded: the file may be shorter
     is_bmp, bits_per_pixel = tf.strings.substr(header, 0, 2) == b"BM", tf.strings.substr(header, 28, 2)
+    is_common = tf.strings.regex_full_match(header, _COMMON_BMP) & (
+        (tf.strings.substr(header, 30, 1) == b"\0") | (tf.strings.substr(header, 54, 12) == _COMMON_MASKS)
+    )
+    is_moving = (tf.strings.substr(header, 12, 4) == b"VP8X") & (tf.io.decode_raw(header, tf.uint8)[20] & 2 > 0)
     kinds = [
+        (is_bmp & ~is_common, lambda: (_decode_rare_bmp(contents, has_python), 1)),
         (is_bmp & (bits_per_pixel == b"\x08\x00"), lambda: (_decode_palette_bmp(contents), 1)),
+        (tf.strings.substr(header, 0, 4) == b"GIF8", lambda: (decode_gif(), 1)),
+        # as many channels as the file has: TensorFlow does not drop alpha
         (
-            tf.strings.substr(header, 0, 4) == b"GIF8",
-            lambda: (decode_any(headers.first_frame(contents, max_pixels)), 1),
+            (tf.strings.substr(header, 8, 4) == b"WEBP") & ~is_moving,
+            lambda: turned(tf.io.decode_webp(contents)[0, ..., :3]),
         ),
     ]
-    return tf.case(kinds, default=lambda: (decode_any(contents), orientation.read(contents, is_jpeg=False)))
+    return tf.case(kinds, default=lambda: turned(decode_any(contents)))
+
+
+def _decode_rare_bmp(contents, has_python):
+    if has_python:
+        return tf.numpy_function(_read_bmp, [contents], tf.uint8, stateful=False)
+    allowed = "a BMP must have 8, 24 or 32 bits, no compression and no OS/2 header: convert it, for example to PNG"
+    return headers.required(False, allowed, tf.zeros((0, 0, 3), tf.uint8))
+
+
+def _read_bmp(contents):
+    with PIL.Image.open(io.BytesIO(contents), formats=("BMP",)) as image:
+        return np.asarray(image.convert("RGB"))
 
 
 @headers.apart

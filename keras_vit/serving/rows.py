@@ -37,7 +37,7 @@ def read_rows(image_bytes, protocol, max_pixels, on_error):
     blank = lambda: preprocessing.in_patches(protocol, tf.zeros((*sides, protocol.channels)))  # noqa: E731
 
     def read(contents):
-        image = preprocessing.decode(contents, protocol.channels, max_pixels)
+        image = preprocessing.decode(contents, protocol.channels, max_pixels, has_python=False)
         return tf.ensure_shape(preprocessing.apply(protocol, image), shape), tf.constant("")
 
     if on_error == "raise":

@@ -19,7 +19,7 @@ def animation(count, size=(30, 20), **options):
 
 
 def first_frame(contents):
-    return headers.first_frame(tf.constant(contents)).numpy()
+    return headers.first_frame(tf.constant(contents))[0].numpy()
 
 
 @pytest.mark.parametrize("options", [{}, {"comment": b"words " * 200, "loop": 0}, {"interlace": 0}])
