@@ -125,17 +125,8 @@ class AxialResNet(ImageModel):
     def _steps(config):
         """Yield all layers; the root returns (batch, ceil(height / 4), ceil(width / 4), width of the root)."""
         common = {"dtype": config.dtype}
-        yield keras.layers.Conv2D(
-            config.width,
-            7,
-            strides=2,
-            padding="same",
-            use_bias=False,
-            data_format="channels_last",
-            kernel_initializer=keras.initializers.VarianceScaling(**HE_NORMAL),
-            name="root_conv",
-            **common,
-        )
+        root = {"use_bias": False, "kernel_initializer": keras.initializers.VarianceScaling(**HE_NORMAL)}
+        yield keras.layers.Conv2D(config.width, 7, 2, "same", "channels_last", name="root_conv", **root, **common)
         yield batch_norm(name="root_norm", epsilon=config.epsilon, **common)
         yield keras.layers.ReLU(name="root_relu", **common)
         yield keras.layers.MaxPooling2D(3, 2, "same", data_format="channels_last", name="root_pool", **common)
@@ -149,20 +140,11 @@ class AxialResNet(ImageModel):
 
 
 def _stages(order, config, epsilons, dtype):
-    """Return the stages of a config; after the first, each doubles the width and halves the sides."""
-    return [
-        ResNetStage(
-            order,
-            config.width * 2**index,
-            num_units,
-            1 if index == 0 else 2,
-            config.gn_epsilon,
-            *epsilons,
-            dtype=dtype,
-            name=f"stage_{index + 1}",
-        )
-        for index, num_units in enumerate(config.stage_sizes)
-    ]
+    """Yield the stages of a config; after the first, each doubles the width and halves the sides."""
+    for index, num_units in enumerate(config.stage_sizes):
+        width, strides = config.width * 2**index, 1 if index == 0 else 2
+        own = {"dtype": dtype, "name": f"stage_{index + 1}"}
+        yield ResNetStage(order, width, num_units, strides, config.gn_epsilon, *epsilons, **own)
 
 
 def _norm(config, dtype, name):

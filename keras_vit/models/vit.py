@@ -345,14 +345,8 @@ def _classify(blocks, images, features, config):
         tokens = [steps[0](block) for block in blocks[-config.head.num_blocks :]]
         steps = steps[1:]
     if config.representation_size is not None:
-        pre_logits = keras.layers.Dense(
-            config.representation_size,
-            activation="tanh",
-            kernel_initializer="lecun_normal",
-            dtype=config.dtype,
-            name="pre_logits",
-        )
-        steps.append(pre_logits)
+        pre_logits = {"kernel_initializer": "lecun_normal", "dtype": config.dtype, "name": "pre_logits"}
+        steps.append(keras.layers.Dense(config.representation_size, "tanh", **pre_logits))
     if config.head.projection is not None:
         projection = {"use_bias": False, "dtype": head_dtype(config), "name": "projection"}
         steps.append(keras.layers.Dense(config.head.projection, **projection))
