@@ -10,6 +10,9 @@ from keras_vit.layers.pooling import GlobalAveragePooling
 from keras_vit.layers.swin_block import PatchMerging, SwinBlock
 from keras_vit.models.base import ImageModel, make_head
 
+# fields of the config that are arguments of every block
+_OF_EACH_BLOCK = ("window_size", "dropout_rate", "qkv_bias", "gelu", "epsilon", "dtype")
+
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class SwinTransformer(ImageModel):
@@ -64,16 +67,7 @@ def _blocks(config, stage):
     """Yield the blocks of a stage; every second one is shifted, and stochastic depth grows linearly over all stages."""
     rates = np.linspace(0.0, config.drop_path_rate, sum(config.depths))[sum(config.depths[:stage]) :]
     for index in range(config.depths[stage]):
-        yield SwinBlock(
-            config.num_heads[stage],
-            config.mlp_dim(stage),
-            config.window_size,
-            shifted=index % 2 == 1,
-            dropout_rate=config.dropout_rate,
-            drop_path_rate=float(rates[index]),
-            qkv_bias=config.qkv_bias,
-            gelu=config.gelu,
-            epsilon=config.epsilon,
-            dtype=config.dtype,
-            name=f"stage_{stage + 1}_block_{index:02d}",
-        )
+        arguments = {name: getattr(config, name) for name in _OF_EACH_BLOCK}
+        arguments |= {"shifted": index % 2 == 1, "drop_path_rate": float(rates[index])}
+        arguments["name"] = f"stage_{stage + 1}_block_{index:02d}"
+        yield SwinBlock(config.num_heads[stage], config.mlp_dim(stage), **arguments)
