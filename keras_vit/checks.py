@@ -99,7 +99,7 @@ def _initials(text):
 
 def check_integer(name: str, value: Any, minimum: int = 1, maximum: float = math.inf) -> int:
     """Return `value` as an int; raise `ValueError` for booleans, fractions and values out of range."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not minimum <= value <= maximum:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or not minimum <= int(value) <= maximum:
         limit = "" if maximum == math.inf else f" and at most {maximum}"
         raise ValueError(f"{name} must be an integer of at least {minimum}{limit}; got {name}={quoted(value)}")
     return int(value)

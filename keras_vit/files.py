@@ -154,10 +154,9 @@ def _system_errors(path):
     try:
         yield
     except Exception as error:
-        reason = str(error.__context__ or error)  # matplotlib fails again when it closes a PDF
-        if isinstance(error, OSError) or not re.search("os error|errno|space left", reason):
+        if isinstance(error, OSError) or not re.search("os error|errno|space left", str(error)):
             raise
-        raise OSError(f"{str(path)!r} cannot be written: {reason}") from error
+        raise OSError(f"{str(path)!r} cannot be written: {error}") from error
 
 
 def remove_partial(folder):

@@ -282,8 +282,11 @@ def _decode_rare_bmp(contents, has_python):
 
 
 def _read_bmp(contents):
-    with PIL.Image.open(io.BytesIO(contents), formats=("BMP",)) as image:
-        return np.asarray(image.convert("RGB"))
+    try:
+        with PIL.Image.open(io.BytesIO(contents), formats=("BMP",)) as image:
+            return np.asarray(image.convert("RGB"))
+    except Exception as error:  # of many classes; a ValueError becomes an InvalidArgumentError
+        raise ValueError(f"a BMP must be whole and of a kind that Pillow reads: {error}") from error
 
 
 @headers.apart

@@ -179,7 +179,7 @@ class TestConvert:
             [*convert, "huggingface", "--output", "folder"],
             [*convert, "keras", "--output", "a.keras"],
             [*convert, "keras", "--output", "a.weights.h5"],
-            *(["explain", "cat.jpg", *SAVED, "-o", f"a.{ending}"] for ending in ("pdf", "png")),
+            ["explain", "cat.jpg", *SAVED, "-o", "a.png"],
         )
         for words in commands_and_files:
             try:
