@@ -9,14 +9,7 @@ from keras_vit.compat import saved_objects
 from keras_vit.compat.graph import inner_layers
 from keras_vit.layers import AxialBottleneck, AxialTransformerBlock, PreActivationUnit, SwinBlock, TransformerBlock
 from keras_vit.layers.position_bias import AttentionBias
-from keras_vit.models import (
-    AxialResNet,
-    BiTResNet,
-    Distiller,
-    Model,
-    SwinTransformer,
-    VisionTransformer,
-)
+from keras_vit.models import AxialResNet, BiTResNet, Distiller, Model, SwinTransformer, VisionTransformer
 from keras_vit.models.encoders import find_encoder, find_encoders, output_activation, output_calls
 from keras_vit.training.recipe_checks import CROPPED, SELF_SUPERVISED
 

@@ -2,6 +2,8 @@
 
 import numpy as np
 
+from keras_vit.versions import import_optional
+
 _FACTOR = np.uint32(2654435761)  # odd and large, so that the factors of neighbours differ in many bits
 
 
@@ -16,12 +18,9 @@ def checkpointer():
     Raises:
         ImportError: if Orbax is not installed.
     """
-    try:
-        import orbax.checkpoint
-    except ImportError as error:
-        needed = "checkpoints of several processes need Orbax: pip install 'keras-vit-models[hosts]'"
-        raise ImportError(needed) from error
-    return orbax.checkpoint.Checkpointer(orbax.checkpoint.StandardCheckpointHandler())
+    needed = "checkpoints of several processes need Orbax: pip install 'keras-vit-models[hosts]'"
+    orbax = import_optional("orbax.checkpoint", needed)
+    return orbax.Checkpointer(orbax.StandardCheckpointHandler())
 
 
 def save(folder, arrays, metadata):

@@ -22,8 +22,6 @@ RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
 # at most one field of each group is set: a new value replaces the others
 EXCLUSIVE = (("epochs", "steps"), ("warmup_steps", "warmup_fraction", "warmup_epochs"))
 
-_MAX_SEED = 2**32 - 1  # NumPy's limit
-
 
 def rules(r):
     """Return a dict from rules to whether a recipe breaks them, the argument of `Config._check_rules`."""
@@ -71,12 +69,6 @@ def _number(kind, is_valid):
     return partial(checks.check_number, kind=kind, is_valid=is_valid)
 
 
-def _check_seed(name, value):
-    if checks.check_integer(name, value, 0) > _MAX_SEED:
-        raise ValueError(f"{name} must be an integer from 0 to {_MAX_SEED}; got {name}={value!r}")
-    return int(value)
-
-
 def _check_arguments(name, value):
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise ValueError(f"{name} must be a dict of arguments by name; got {name}={value!r}")
@@ -122,7 +114,7 @@ CHECKS: dict[str, Check] = {name: check for check, names in _NAMES.items() for n
     "model": one_config_of(*MODELS),
     "optimizer": one_of(("adamw", "sgd")),
     "schedule": one_of(("cosine", "linear", "step", "constant")),
-    "seed": _check_seed,
+    "seed": partial(checks.check_integer, minimum=0, maximum=2**32 - 1),  # NumPy's limit
     "sweep": partial(checks.check_sequence, kind="learning rates", check=checks.check_positive),
     "warmup_steps": partial(checks.check_integer, minimum=0),
 }

@@ -175,8 +175,8 @@ def test_every_field_survives_json(model):
         ({"remat": 1}, "remat must be one of 'attention', 'block'; got remat=1"),
         ({"input_dtype": "float16"}, "input_dtype must be one of 'float32', 'uint8'; got input_dtype='float16'"),
         ({"image_size": (8, 8, 3)}, "image_size must be one positive integer or a pair (height, width)"),
-        ({"seed": -1}, "seed must be an integer of at least 0; got seed=-1"),
-        ({"seed": 2**32}, "seed must be an integer from 0 to 4294967295; got seed=4294967296"),
+        ({"seed": -1}, "seed must be an integer of at least 0 and at most 4294967295; got seed=-1"),
+        ({"seed": 2**32}, "seed must be an integer of at least 0 and at most 4294967295; got seed=4294967296"),
         ({"dataset": "mnist"}, "dataset must be one of 'digits'; got dataset='mnist'"),
         (
             {"model": "ViT-B_16"},
