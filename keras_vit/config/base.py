@@ -19,19 +19,10 @@ Check = Callable[[str, Any], Any]
 
 GELUS = ("tanh", "erf", "quick")
 REMAT = ("attention", "block")  # what the backward pass computes again
-POOLINGS = ("token", "gap", "token_gap", "map", "aim", "first", "unpooled", "token_unpooled")
-NORM_POSITIONS = ("before_pooling", "after_pooling", "none")
-POSITION_EMBEDDINGS = (
-    *("learned", "learned_2d", "factorized", "sincos2d", "sincos2d_mae", "relative", "relative_2d", "none"),
-)
-POSITION_PLACEMENTS = ("stem", "every", "shared")
-ATTENTIONS = ("global", "axial")
 RESIZE_METHODS = (
     *("align_corners", "bilinear", "bilinear_antialias", "bicubic", "bicubic_antialias", "bicubic_offset"),
     *("geometric", "geometric_cubic"),  # of tables of offsets
 )
-EPSILON_FORMS = ("deviation", "variance")
-POSITION_INITS = ("normal", "sincos2d_mae")
 NESTED = ("embedding", "block", "block.rotary", "window", "head")  # fields that are configs with fields of their own
 
 
@@ -90,21 +81,22 @@ _NAMES: dict[Check, str] = {
     "patch_norm pre_norm projection_bias qk_norm qkv_bias relative_positions scan_layers shifted square_positions "
     "use_bias whole_patches",
     checks.check_string: "classifier_activation name",
+    one_of(("deviation", "variance")): "epsilon_form std_form",
 }
 
 ARGUMENTS: dict[str, Check] = {name: check for check, names in _NAMES.items() for name in names.split()} | {
-    "attention": one_of(ATTENTIONS),
+    "attention": one_of(("global", "axial")),
     "dtype": _policy_name,
-    "epsilon_form": one_of(EPSILON_FORMS),
     "gelu": one_of(GELUS),
-    "norm_position": one_of(NORM_POSITIONS),
-    "pooling": one_of(POOLINGS),
-    "position_embedding": one_of(POSITION_EMBEDDINGS),
-    "position_init": one_of(POSITION_INITS),
-    "position_placement": one_of(POSITION_PLACEMENTS),
+    "norm_position": one_of(("before_pooling", "after_pooling", "none")),
+    "pooling": one_of(("token", "gap", "token_gap", "map", "aim", "first", "unpooled", "token_unpooled")),
+    "position_embedding": one_of(
+        ("learned", "learned_2d", "factorized", "sincos2d", "sincos2d_mae", "relative", "relative_2d", "none")
+    ),
+    "position_init": one_of(("normal", "sincos2d_mae")),
+    "position_placement": one_of(("stem", "every", "shared")),
     "remat": _remat,
     "resize": optional(one_of(RESIZE_METHODS)),
-    "std_form": one_of(EPSILON_FORMS),
 }
 
 
@@ -203,7 +195,7 @@ class Config:
         field of a nested config is named with a dot, and the nested config as a whole is not shown.
         """
         fields = {field.name for field in dataclasses.fields(self) if not isinstance(getattr(self, field.name), Config)}
-        fields |= {field.name for field in dataclasses.fields(self) if field.name == "stem"}
+        fields.add("stem")
         for rule, is_broken in rules.items():
             if is_broken:
                 words = dict.fromkeys(re.findall(r"(?<!')\b\w+(?:\.\w+)*", rule))

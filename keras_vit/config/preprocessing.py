@@ -24,9 +24,7 @@ def _check_size(name, value):
 
 def _check_numbers(name, values):
     values = values if isinstance(values, (tuple, list)) else (values,)
-    check = partial(
-        checks.check_number, kind="finite number from -1e6 to 1e6", is_valid=lambda number: abs(number) <= 1e6
-    )
+    check = partial(checks.check_number, kind="finite number from -1e6 to 1e6", is_valid=lambda x: abs(x) <= 1e6)
     return checks.check_sequence(name, values, "numbers", check)
 
 
@@ -84,6 +82,7 @@ class Preprocessing(Config):
 
     def __post_init__(self):
         super().__post_init__()
+        resized = checks.check_pair("size", self.size)
         has_other = self.crop is not None or self.pad or self.in_model
         self._check_rules(
             {
@@ -91,19 +90,15 @@ class Preprocessing(Config):
                 "patch_size and max_tokens must be given together, without crop, pad and in_model": (
                     (self.patch_size is None) != (self.max_tokens is None) or (self.max_tokens and has_other)
                 ),
+                "crop must not exceed size": self.crop and any(np.greater(self.crop, resized)),
+                "mean and std must have one number per channel, 1 or 3": (
+                    len(self.mean) != len(self.std) or len(self.mean) not in (1, 3)
+                ),
+                "std must be above 0, at least 1e-6": any(number < 1e-6 for number in self.std),
             }
         )
-        resized = checks.check_pair("size", self.size)
         if self.crop is None:
             self._set(size=resized, rounding=ROUNDINGS[0])
-        elif any(side > limit for side, limit in zip(self.crop, resized, strict=True)):
-            raise ValueError(f"crop must not exceed size; got crop={self.crop}, size={self.size}")
-        if len(self.mean) != len(self.std) or len(self.mean) not in (1, 3):
-            raise ValueError(
-                f"mean and std must have one number per channel, 1 or 3; got mean={self.mean}, std={self.std}"
-            )
-        if min(self.std) < 1e-6:
-            raise ValueError(f"std must be above 0, at least 1e-6; got std={self.std}")
 
     @property
     def image_size(self) -> tuple[int, int]:

@@ -6,8 +6,6 @@ from functools import partial
 from keras_vit import checks
 from keras_vit.config.base import Config, one_of
 
-TEXT_POOLINGS = ("end", "last")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TextConfig(Config):
@@ -33,7 +31,7 @@ class TextConfig(Config):
         ValueError: if a value is out of range, a choice is unknown, or `num_heads` does not divide `hidden_dim`.
     """
 
-    own_checks = {"pooling": one_of(TEXT_POOLINGS), "end_token": partial(checks.check_integer, minimum=0)}
+    own_checks = {"pooling": one_of(("end", "last")), "end_token": partial(checks.check_integer, minimum=0)}
 
     vocab_size: int
     context_length: int
