@@ -15,7 +15,6 @@ from keras_vit.typing import Tensor
 
 AXES = ("height", "width")
 STRIDES = (1, 2)
-HE_NORMAL = {"scale": 2.0, "mode": "fan_out", "distribution": "untruncated_normal"}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -57,7 +56,13 @@ class AxialAttention(ResizedTables):
         return self.sublayer(batch_norm, axis=axis, epsilon=self.epsilon, name=name)
 
     def build(self, input_shape):
-        channels, length = self._check_map(input_shape)
+        *sides, channels = known_map(self, input_shape)
+        if channels % (2 * self.num_heads):
+            raise ValueError(
+                "twice num_heads must divide the channels of the input, as keys have half the channels of values; "
+                f"got num_heads={self.num_heads} and {channels} channels"
+            )
+        length = sides[AXES.index(self.axis)]
         head_dim = channels // self.num_heads
         # Both initial standard deviations are those of axialnet.py.
         initializer = keras.initializers.RandomNormal(stddev=channels**-0.5)
@@ -70,15 +75,6 @@ class AxialAttention(ResizedTables):
             norm.build((None, self.num_heads, length, length))
         for norm in (self.value_norm, self.value_position_norm):
             norm.build((None, length, channels))
-
-    def _check_map(self, shape):
-        known_map(self, shape)
-        if shape[-1] % (2 * self.num_heads):
-            raise ValueError(
-                "twice num_heads must divide the channels of the input, as keys have half the channels of values; "
-                f"got num_heads={self.num_heads} and {shape[-1]} channels"
-            )
-        return shape[-1], shape[1 + AXES.index(self.axis)]
 
     def call(self, maps: Tensor, training: bool | None = None) -> Tensor:
         if self.axis == "width":
@@ -176,7 +172,7 @@ class AxialBottleneck(ResidualUnit):
         if self.width % (2 * self.num_heads):  # keys have half of the attention channels
             raise ValueError(f"width must be divisible by twice num_heads; got {width=}, {num_heads=}")
         # Dense layers are 1 x 1 convolutions that LoRA and quantisation support.
-        self.down = self.dense(self.width, "down", _he_normal(), use_bias=False)
+        self.down = self.dense(self.width, "down", he_normal(), use_bias=False)
         self.down_norm = self._norm("down_norm")
         self.height_attention, self.width_attention = (
             self.sublayer(AxialAttention, axis, self.num_heads, self.epsilon, name=f"{axis}_attention")
@@ -185,7 +181,7 @@ class AxialBottleneck(ResidualUnit):
         self.pool = self.sublayer(
             keras.layers.AveragePooling2D, strides, padding="same", data_format="channels_last", name="pool"
         )
-        self.up = self.dense(self.expansion * self.width, "up", _he_normal(), use_bias=False)
+        self.up = self.dense(self.expansion * self.width, "up", he_normal(), use_bias=False)
         self.up_norm = self._norm("up_norm", "zeros")
 
     def _norm(self, name, gamma_initializer="ones"):
@@ -195,7 +191,7 @@ class AxialBottleneck(ResidualUnit):
         self.has_projection = self.needs_projection(input_shape)
         if self.has_projection:
             filters = self.expansion * self.width
-            self.shortcut = self.conv(filters, 1, "shortcut", _he_normal(), strides=self.strides, use_bias=False)
+            self.shortcut = self.conv(filters, 1, "shortcut", he_normal(), strides=self.strides, use_bias=False)
             self.shortcut_norm = self._norm("shortcut_norm")
         attention = (self.down, self.down_norm, self.height_attention, self.width_attention, self.pool)
         build_in_sequence(input_shape, *attention, self.up, self.up_norm)
@@ -233,8 +229,6 @@ class AxialStage(Stage):
         ValueError: as `AxialBottleneck`.
     """
 
-    own_checks = {"strides": one_of(STRIDES)}
-
     def __init__(
         self, num_units: int, width: int, strides: int = 1, num_heads: int = 8, epsilon: float = 1e-5, **kwargs: Any
     ) -> None:
@@ -243,5 +237,6 @@ class AxialStage(Stage):
         self.add_units(AxialBottleneck, width=self.width, num_heads=self.num_heads, epsilon=self.epsilon)
 
 
-def _he_normal():
-    return keras.initializers.VarianceScaling(**HE_NORMAL)
+def he_normal():
+    """Return a new initializer of the convolutions of axialnet.py."""
+    return keras.initializers.VarianceScaling(2.0, "fan_out", "untruncated_normal")

@@ -127,8 +127,7 @@ class PatchPrediction(Layer):
         super().__init__(**kwargs)
         self.configure(prediction_shape=prediction_shape, num_prefix_tokens=num_prefix_tokens)
         self.configure(kernel_initializer=kernel_initializer)
-        units = math.prod(self.prediction_shape)
-        self.projection = self.dense(units, "projection", kernel_initializer)
+        self.projection = self.dense(math.prod(self.prediction_shape), "projection", kernel_initializer)
 
     def build(self, tokens_shape, places_shape):
         self.projection.build((places_shape[0], places_shape[1], tokens_shape[-1]))

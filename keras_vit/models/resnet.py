@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.config import AxialResNetConfig, BiTConfig
-from keras_vit.layers.axial_resnet import HE_NORMAL, AxialStage, batch_norm
+from keras_vit.layers.axial_resnet import AxialStage, batch_norm, he_normal
 from keras_vit.layers.bottleneck import GROUPS, ResNetStage, StdConv2D
 from keras_vit.models.base import ImageModel, make_head
 
@@ -125,7 +125,7 @@ class AxialResNet(ImageModel):
     def _steps(config):
         """Yield all layers; the root returns (batch, ceil(height / 4), ceil(width / 4), width of the root)."""
         common = {"dtype": config.dtype}
-        root = {"use_bias": False, "kernel_initializer": keras.initializers.VarianceScaling(**HE_NORMAL)}
+        root = {"use_bias": False, "kernel_initializer": he_normal()}
         yield keras.layers.Conv2D(config.width, 7, 2, "same", "channels_last", name="root_conv", **root, **common)
         yield batch_norm(name="root_norm", epsilon=config.epsilon, **common)
         yield keras.layers.ReLU(name="root_relu", **common)
