@@ -75,13 +75,9 @@ class ColorClasses:
         classes = color_classes(mean_colors(patches, self.side))
         return ops.reshape(classes, (-1, patches.shape[1], *self._cells))
 
-    def loss(self):
-        """Return the cross-entropy, averaged over corrupted patches and their cells."""
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-
-    def metrics(self):
-        """Return the accuracy over corrupted patches or their cells."""
-        return [Accuracy()]
+    def usual(self):
+        """Return the cross-entropy, averaged over corrupted patches and their cells, and their accuracy."""
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True), [Accuracy()]
 
     def images(self, predictions, patch_shape, colors=None):
         """Convert logits to NumPy patches (..., height, width, channels) of the expected or the most likely colour."""
@@ -116,13 +112,9 @@ class Pixels:
         """Return the target of patches (batch, patches, height, width, channels)."""
         return ops.reshape(patches, (-1, patches.shape[1], *self.prediction_shape(patches.shape[2:])))
 
-    def loss(self):
-        """Return the squared error, averaged over corrupted patches and their pixels."""
-        return keras.losses.MeanSquaredError()
-
-    def metrics(self):
-        """Return the mean absolute error of values in [0, 1]."""
-        return [keras.metrics.MeanAbsoluteError()]
+    def usual(self):
+        """Return the squared error, averaged over corrupted patches and their pixels, and the mean absolute error."""
+        return keras.losses.MeanSquaredError(), [keras.metrics.MeanAbsoluteError()]
 
     def images(self, predictions, patch_shape, colors=None):
         """Convert predictions to patches (..., height, width, channels), clipped to [0, 1]."""
@@ -255,7 +247,7 @@ class MaskedPatchPrediction(MaskedImages):
         return {"target": self.target, **{name: getattr(self._corruption, name) for name in names}}
 
     def _usual(self):
-        return self._target.loss(), self._target.metrics()
+        return self._target.usual()
 
     def _targets(self, images):
         return self._target.of(self._patches(images))

@@ -253,9 +253,8 @@ class SelfDistillation(TrainingModel):
         if not set(shapes) <= {"global", "local"} or shapes.get("global", (0,))[0] != 2:
             raise ValueError(f"x must have two 'global' crops of each image, and may have 'local' ones; got {shapes}")
         size = self.student.input_shape[1:3]
-        if any(
-            own not in (None, side) for shape in shapes.values() for own, side in zip(size, shape[1:3], strict=True)
-        ):
+        pairs = [pair for shape in shapes.values() for pair in zip(size, shape[1:3], strict=True)]
+        if any(own not in (None, side) for own, side in pairs):
             raise ValueError(
                 f"student must take crops of all sizes, {shapes}; {self.student.name} takes only {size} "
                 "(keras_vit.resize(student, None) takes images of any size)"

@@ -162,11 +162,9 @@ class VisionTransformer(ImageModel):
             ValueError: if the model has a stem or other than global attention, if the image size does not allow it, or
                 if one side of the patches is larger than that of the stored kernel and the other one smaller.
         """
-        parts = self._config.embedding
-        stored = {"kernel_size": parts.kernel_size or self._config.patch_size, "position_grid": self._config.table_grid}
-        return with_config(
-            self, patch_size=patch_size, **{f"embedding.{name}": value for name, value in stored.items()}
-        )
+        stored = {"embedding.kernel_size": self._config.embedding.kernel_size or self._config.patch_size}
+        stored["embedding.position_grid"] = self._config.table_grid
+        return with_config(self, patch_size=patch_size, **stored)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         heads = y_pred if isinstance(y_pred, tuple) else (y_pred,)
