@@ -133,7 +133,6 @@ def make_plan(model, description, resize="auto", head="auto"):
     fresh = {source.path: source for source in of_head} if is_fresh else {}
     head_loaded = bool(of_head) and not is_fresh
     loaded = [source for source in sources if source.path not in fresh]
-    used = {name for source in loaded for name in source.theirs}
     droppable = (description.pre_logits if is_dropped else set()) | (set() if head_loaded else description.heads)
     if config.field("head.bias") is False and not description.has_head_bias():
         droppable |= {name for name in description.heads if name.endswith("bias")}
@@ -144,14 +143,10 @@ def make_plan(model, description, resize="auto", head="auto"):
     problems = [f"  ! {d}{_NEW_HEAD if d.name in OF_THE_HEAD else ''}" for d in different if d not in told]
     if is_converted and description.stated.get("channels", channels.RGB) != channels.RGB:
         problems.append(f"  ! the file states channels={description.stated['channels']}; its arrays are for RGB")
-    problems += [f"  - missing {source.problem}" for source in loaded if source.problem and not source.is_in_file]
-    problems += [f"  ! {source.problem}" for source in loaded if source.problem and source.is_in_file]
-    problems += [f"  + extra {name}" for name in sorted(set(description.entries) - used - droppable)]
-    problems += _used_twice(loaded)
-    if problems:
+    if problems := problems + _problems(loaded, description.entries.keys() - droppable):
         raise WeightsMismatch(checkpoint.path, problems)
 
-    used = {description.entries[name].name for name in used}
+    used = {description.entries[name].name for source in loaded for name in source.theirs}
     if description.layout == "keras":  # sizes of tables
         used |= {name for name in checkpoint.entries if name.endswith(("/grid", "/window_size"))}
     notes = [*description.notes, *map(str, told)]
@@ -188,24 +183,24 @@ def plan_equal(model, config, path, layout, entries):
     """
     file = _File(layout, entries, path, config)
     sources = [file.plain(owned) for owned in owned_variables(model)]
-    wrong = [source for source in sources if source.problem or source.resized]
-    problems = [f"  {'!' if x.is_in_file else '- missing'} {x.problem or x.resized}" for x in wrong]
-    used = {name for source in sources for name in source.theirs}
-    problems += [f"  + extra {name}" for name in sorted(set(entries) - used)]
-    problems += _used_twice(sources)
-    if problems:
+    if problems := _problems(sources, entries.keys()):
         raise WeightsMismatch(path, problems)
     return {id(source.variable): source.read for source in sources}
 
 
-def _used_twice(sources):
-    """Return the problems of sources that use an array twice, or fill a variable twice."""
+def _problems(sources, needed):
+    """Return the problems of sources that do not use each of the `needed` arrays, and fill each variable, once."""
+    problems = [f"  - missing {source.problem}" for source in sources if source.problem and not source.is_in_file]
+    problems += [f"  ! {source.problem}" for source in sources if source.problem and source.is_in_file]
+    used = {name for source in sources for name in source.theirs}
+    problems += [f"  + extra {name}" for name in sorted(needed - used)]
     uses = collections.defaultdict(list)
     for source in sources:
         for name in source.theirs:
             uses[f"{name} is used"].append(source.path)
         uses[f"{source.path} ({id(source.variable):#x}) is filled"].append(source.path)
-    return [f"  ! {use} {len(paths)} times: {', '.join(paths)}" for use, paths in uses.items() if len(paths) > 1]
+    repeated = {use: paths for use, paths in uses.items() if len(paths) > 1}
+    return problems + [f"  ! {use} {len(paths)} times: {', '.join(paths)}" for use, paths in repeated.items()]
 
 
 @dataclasses.dataclass(frozen=True)
