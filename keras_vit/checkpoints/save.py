@@ -19,7 +19,7 @@ from keras_vit.checkpoints.config_json import HF_TYPES
 from keras_vit.checkpoints.description import describe
 from keras_vit.checkpoints.entries import Checkpoint, Entry
 from keras_vit.checkpoints.match import make_plan
-from keras_vit.checkpoints.names.rules import to_theirs
+from keras_vit.checkpoints.names.rules import fits, to_theirs
 from keras_vit.checkpoints.readers import PROCESSORS, open_checkpoint
 from keras_vit.checkpoints.written_json import CannotHold, huggingface_json
 from keras_vit.compat.graph import owned_variables
@@ -266,10 +266,7 @@ def _problem(library, needed, config):
     for name, value in needed.items():
         if hasattr(config, name.partition(".")[0]):
             ours = config.field(name)
-            is_other = str(value).startswith("not ") and ours != value[4:]
-            fits = bool(ours) if value == "set" else not ours if value == "unset" else ours == value or is_other
-            fits = fits or value == "any" or (isinstance(value, list) and ours in value)
-            if not fits:
+            if not fits(value, ours):
                 return f"layout {library!r} needs {name}={value!r}; the model has {ours!r}"
     return None
 

@@ -14,11 +14,14 @@ import warnings
 import numpy as np
 
 from keras_vit.checkpoints.entries import Entry
-from keras_vit.checkpoints.names.rules import LAYOUTS, Layout
+from keras_vit.checkpoints.names.rules import LAYOUTS, Layout, fits
+from keras_vit.files import read_toml
 
 # files from Keras; sizes of tables, and dropout state, are not weights
 _KERAS = Layout("keras", (), marker="", ignored=r"/grid$|/window_size$|seed_generator")
 _MOST_BLOCKS = 1000
+_VARIANTS = read_toml("checkpoints/names/variants.toml")
+_SPELLINGS = ("split_gate", "gamma")  # variants that only change names
 _SCANNED = re.compile(r"^Transformer/encoderblock/")
 _NUMBERED = re.compile(r"(block|stage|unit|attention_bias)_(\d+)")
 
@@ -153,7 +156,7 @@ def find_rule(layout, path, config, names=None):
     template = _NUMBERED.sub(r"\1_{\1}", path)
     layer, slash, rest = template.partition("/")
     rules = {rule.ours: rule for rule in layout.rules}
-    applying = [name for name, applies in _VARIANTS.items() if applies(config)]
+    applying = _applying(config)
     # The names that the library writes for the config are first; a file may have those of another model's spelling.
     others = () if names is None else (name for name in _SPELLINGS if name not in applying)
     if layer == "encoder_norm" and "after_pooling" in applying:  # fc_norm is another layer, not another name
@@ -170,35 +173,19 @@ def find_rule(layout, path, config, names=None):
     return next((rule for rule in candidates if all(name in names for name in rule.theirs)), candidates[0])
 
 
+@functools.lru_cache(8)
+def _applying(config):
+    """Return the variants that the layers of a model of this config have."""
+    return tuple(
+        name
+        for name, cases in _VARIANTS.items()
+        if any(all(fits(wanted, config.field(field)) for field, wanted in case.items()) for case in cases)
+    )
+
+
 def of_layer(layout, layer, folded):
     """Return the set of the folded names that belong to one top-level layer, in any variant."""
     if layout is None:
         return {name for name in folded if name.partition("/")[0] == layer}
     rules = [rule for rule in layout.rules if rule.ours.partition("/")[0].partition("@")[0] == layer]
     return {name for rule in rules for name in rule.theirs} & set(folded)
-
-
-_SPELLINGS = ("split_gate", "gamma")  # variants that only change names
-# variants of layers that have other names in files; the first that the table of names has is used
-_VARIANTS = {
-    "parallel_biased": lambda config: config.field("block.order") == "parallel" and config.qkv_bias,
-    "parallel": lambda config: config.field("block.order") == "parallel",
-    "sub_ln": lambda config: config.field("block.mlp_norm"),
-    # timm joins [gate, up] in one array, except in the models that these conditions describe
-    "split_gate": lambda config: (
-        config.field("block.gated")
-        and (
-            config.field("block.mlp_norm")
-            or config.field("block.norm") == "rms"
-            or config.field("block.rotary.kind") == "dinov3"
-        )
-    ),
-    "gated": lambda config: config.field("block.gated"),
-    "gamma": lambda config: (
-        config.field("block.rotary.kind") is not None or config.field("position_embedding") == "relative_2d"
-    ),
-    "after_pooling": lambda config: config.field("norm_position") == "after_pooling",
-    "distilled": lambda config: config.field("distilled"),
-    "biased": lambda config: config.field("projection_bias"),  # of a text tower
-    "root_only": lambda config: config.field("stem.stage_sizes") == (),
-}

@@ -16,7 +16,7 @@ class Rule:
 
     Attributes:
         ours: path of the variable. `{block}`, `{stage}` and `{unit}` stand for the numbers of `block_00`, `stage_1` and
-            `unit_01`; `LAYER@VARIANT` is the layer in models of that variant, a key of `_VARIANTS` in `__init__.py`.
+            `unit_01`; `LAYER@VARIANT` is the layer in models of that variant, a key of variants.toml.
         theirs: one or several names in the file, with the same placeholders; `{stage0}` and `{unit0}` count from 0.
         form: how the file stores each piece of the variable, a key of `FORMS`.
         axis: axis along which several pieces are joined.
@@ -55,9 +55,9 @@ class Layout:
             rank 3 (rows, columns, dim) and 4 (1, rows, columns, dim) have axes for the rows and columns of the grid.
         suffix: end of the names of its files.
         prefix: start of every name in the files that `save_weights` writes.
-        holds: dict from fields of the config, with dots for nested ones, to the value that `save_weights` needs; `set`
-            stands for any value but None, `not VALUE` for any but this one, and `any` for all values. `save_weights`
-            writes the layout of the model's family, or the first of the library that can hold the model.
+        holds: dict from fields of the config, with dots for nested ones, to the value that `save_weights` needs, see
+            `fits`. `save_weights` writes the layout of the model's family, or the first of the library that can hold
+            the model.
         published: families of families.toml that files of this layout belong to, unless a config.json states others.
         squeezed: regular expression of vectors that may be stored as (1, 1, 1, channels); None for none.
         position_tables: dict from the folded name of a position table to the prefix rows that it may have: `class`,
@@ -97,6 +97,19 @@ class Layout:
     def rank_of(self, name):
         """Return the rank that an array has in the file, by its folded name; None if it is that of ours."""
         return next((rank for pattern, rank in self.ranks.items() if re.search(pattern, name)), None)
+
+
+def fits(wanted, value):
+    """Return whether a field of a config has a value that a table wants.
+
+    Args:
+        wanted: the value; `set` stands for any but None, False and empty ones, `unset` for these, `any` for all values,
+            and a list for several.
+        value: value of the field.
+    """
+    if isinstance(wanted, list):
+        return value in wanted
+    return {"any": True, "set": bool(value), "unset": not value}.get(wanted, value == wanted)
 
 
 def _layout(family, sections, name):
