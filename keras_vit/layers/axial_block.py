@@ -46,10 +46,8 @@ class AxialTransformerBlock(Layer):
     ) -> None:
         super().__init__(name=name, dtype=dtype, trainable=trainable)
         self.configure(grid_size=grid_size)
-        self.row_block, self.column_block = (
-            self.sublayer(TransformerBlock, num_heads, mlp_dim, name=block_name, **block_arguments)
-            for block_name in ("row_block", "column_block")
-        )
+        self.row_block = self.sublayer(TransformerBlock, num_heads, mlp_dim, name="row_block", **block_arguments)
+        self.column_block = self.sublayer(TransformerBlock, num_heads, mlp_dim, name="column_block", **block_arguments)
 
     def get_config(self):
         return {**self.row_block.get_config(), **super().get_config()}

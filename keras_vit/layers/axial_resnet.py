@@ -174,10 +174,8 @@ class AxialBottleneck(ResidualUnit):
         # Dense layers are 1 x 1 convolutions that LoRA and quantisation support.
         self.down = self.dense(self.width, "down", he_normal(), use_bias=False)
         self.down_norm = self._norm("down_norm")
-        self.height_attention, self.width_attention = (
-            self.sublayer(AxialAttention, axis, self.num_heads, self.epsilon, name=f"{axis}_attention")
-            for axis in ("height", "width")
-        )
+        self.height_attention = self.sublayer(AxialAttention, "height", num_heads, epsilon, name="height_attention")
+        self.width_attention = self.sublayer(AxialAttention, "width", num_heads, epsilon, name="width_attention")
         self.pool = self.sublayer(
             keras.layers.AveragePooling2D, strides, padding="same", data_format="channels_last", name="pool"
         )

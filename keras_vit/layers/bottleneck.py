@@ -81,17 +81,12 @@ class StdConv2D(Layer):
         return kernel / (ops.sqrt(ops.maximum(variance, 1e-30)) + self.epsilon)
 
     def compute_output_shape(self, input_shape):
-        sides = zip(input_shape[1:3], self.kernel_size, self.strides, strict=True)
-        return (input_shape[0], *(self._output_side(*side) for side in sides), self.filters)
-
-    def _output_side(self, side, kernel_side, stride):
-        if side is None:
-            return None
-        if self.padding == "same":
-            return -(-side // stride)
-        if side < kernel_side:
-            raise ValueError(f"kernel_size must fit into the image; got {kernel_side} for a side of {side}")
-        return (side - kernel_side) // stride + 1
+        least = self.kernel_size if self.padding == "valid" else (1, 1)  # rows and columns for one output
+        for side, kernel_side in zip(input_shape[1:3], least, strict=True):
+            if side is not None and side < kernel_side:
+                raise ValueError(f"kernel_size must fit into the image; got {kernel_side} for a side of {side}")
+        sides = zip(input_shape[1:3], least, self.strides, strict=True)
+        return (input_shape[0], *(n and (n - first) // stride + 1 for n, first, stride in sides), self.filters)
 
 
 class ResidualUnit(Layer):

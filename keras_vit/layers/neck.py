@@ -29,11 +29,10 @@ class Neck(Layer):
     def __init__(self, filters: int = 256, epsilon: float = 1e-6, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.configure(filters=filters, epsilon=epsilon)
-        self.conv1, self.conv2 = (
-            self.conv(filters, side, f"conv{index}", "glorot_uniform", use_bias=False, padding="same")
-            for index, side in ((1, 1), (2, 3))
-        )
-        self.norm1, self.norm2 = (self.sublayer(LayerNorm, epsilon=epsilon, name=f"norm{index}") for index in (1, 2))
+        self.conv1 = self.conv(filters, 1, "conv1", "glorot_uniform", use_bias=False, padding="same")
+        self.norm1 = self.sublayer(LayerNorm, epsilon=epsilon, name="norm1")
+        self.conv2 = self.conv(filters, 3, "conv2", "glorot_uniform", use_bias=False, padding="same")
+        self.norm2 = self.sublayer(LayerNorm, epsilon=epsilon, name="norm2")
 
     def build(self, input_shape):
         build_in_sequence(input_shape, self.conv1, self.norm1, self.conv2, self.norm2)

@@ -16,7 +16,7 @@ from keras_vit.compat.flash_attention import is_on_gpu
 from keras_vit.compat.kernels import check_in_call
 from keras_vit.config.base import count_patches, optional
 from keras_vit.layers.base import Layer, known_map
-from keras_vit.layers.position_grid import array_module, patch_coordinates, resize_weights
+from keras_vit.layers.position_grid import array_module, patch_coordinates, resize_matrix
 from keras_vit.typing import Size, Tensor
 
 
@@ -178,8 +178,7 @@ def patch_resizing(old, new):
 
     Its transpose resizes patches of `new` pixels to `old` pixels, such that the old kernel gives the same tokens.
     """
-    resizing = resize_weights("bilinear", np.arange(new, dtype="float64"), old, np.full(new, float(new)))  # B
-    return np.linalg.pinv(resizing.T)
+    return np.linalg.pinv(resize_matrix("bilinear", old, new).T)
 
 
 class _OfGrid(Layer):

@@ -57,13 +57,14 @@ def resize_position_embedding(
         return table.copy()
     prefix, grid = np.split(table, [num_prefix_tokens], axis=-2)
     grid = grid.reshape(*old_grid, -1)  # (rows, columns, dim)
-    vertical, horizontal = (_matrix(method, old, new) for old, new in zip(old_grid, new_grid, strict=True))
+    vertical, horizontal = (resize_matrix(method, old, new) for old, new in zip(old_grid, new_grid, strict=True))
     grid = np.einsum("yr,xc,rcd->yxd", vertical, horizontal, grid, optimize=True)
     grid = grid.reshape(*table.shape[:-2], math.prod(new_grid), table.shape[-1])
     return np.concatenate([prefix, grid.astype(table.dtype)], axis=-2)
 
 
-def _matrix(method, old, new):
+def resize_matrix(method, old, new):
+    """Return the matrix (new, old) that resizes one axis of a table; `resize_position_embedding` lists the methods."""
     if method in _OFFSETS:
         return _OFFSETS[method](old, new)
     return resize_weights(method, np.arange(new, dtype="float64"), old, np.full(new, float(new)))

@@ -11,7 +11,7 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.compat.graph import keep_beside_graph
 from keras_vit.compat.saved_objects import CrossEntropy
-from keras_vit.layers.position_grid import resize_weights
+from keras_vit.layers.position_grid import resize_matrix
 from keras_vit.models.encoders import find_encoder, images_of, output_activation
 from keras_vit.models.training_model import TrainingModel
 from keras_vit.typing import Tensor
@@ -284,13 +284,10 @@ def convert(images, source, target):
     sides = zip(images.shape[1:3], source.image_size, target.image_size, strict=True)
     sizes = [(old or usual, new) for old, usual, new in sides]
     if any(old != new for old, new in sizes):
-        vertical, horizontal = (
-            resize_weights("bilinear_antialias", np.arange(new, dtype="float64"), old, np.full(new, float(new)))
-            for old, new in sizes
-        )
+        vertical, horizontal = (resize_matrix("bilinear_antialias", *pair).astype("float32") for pair in sizes)
         images = ops.cast(images, "float32")
-        images = ops.einsum("yr,brcd->bycd", vertical.astype("float32"), images)
-        images = ops.einsum("xc,bycd->byxd", horizontal.astype("float32"), images)
+        images = ops.einsum("yr,brcd->bycd", vertical, images)
+        images = ops.einsum("xc,bycd->byxd", horizontal, images)
     if source.statistics != target.statistics:
         (old_mean, old_std), (mean, std) = source.statistics, target.statistics
         scale = np.divide(old_std, std)
