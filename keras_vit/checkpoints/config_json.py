@@ -129,7 +129,7 @@ def _read_keras(path, values):
 
 _integer = functools.partial(checks.check_integer, maximum=2**20)  # what is larger could not be allocated
 _CHECKS: dict[str, Callable] = {
-    **{name: getattr(checks, f"check_{name}") for name in ("epsilon", "flag", "indices", "pair", "positive")},
+    **{name: getattr(checks, f"check_{name}") for name in ("epsilon", "flag", "indices", "pair", "positive", "rate")},
     "count": functools.partial(_integer, minimum=0),
     "ignored": lambda name, value: None,
     "integer": _integer,
@@ -137,7 +137,7 @@ _CHECKS: dict[str, Callable] = {
     "integers, or one": lambda name, value: _CHECKS["integers" if isinstance(value, list) else "integer"](name, value),
     "small": functools.partial(_integer, maximum=1000),
 }
-_WITHOUT_ANY = ("timm", "openclip", "openclip_text")
+_WITHOUT_ANY = ("timm", "openclip", "openclip_text", "decoder")
 
 
 def _read_keys():

@@ -4,19 +4,13 @@ import json
 
 from keras_vit.checkpoints import names
 from keras_vit.checkpoints.architecture import shown_variables
+from keras_vit.checkpoints.config_json import KEYS, checked
 from keras_vit.checkpoints.description import Description
 from keras_vit.config import DecoderConfig
 
 KEY = "keras_vit_autoencoder"  # in the metadata of .safetensors: the settings as JSON
 FAMILY = DecoderConfig.family
-# field of `DecoderConfig` -> key of the config.json of transformers; the other settings of a `MaskedAutoencoder`
-_SIZES = {
-    "hidden_dim": "decoder_hidden_size",
-    "num_layers": "decoder_num_hidden_layers",
-    "num_heads": "decoder_num_attention_heads",
-    "mlp_dim": "decoder_intermediate_size",
-}
-_NUMBERS = {"mask_ratio": "mask_ratio", "norm_pixels": "norm_pix_loss"}
+_TRAINING = ("mask_ratio", "norm_pixels")  # settings of a `MaskedAutoencoder` that are no sizes of its decoder
 
 
 def describe_decoder(checkpoint):
@@ -33,23 +27,21 @@ def describe_decoder(checkpoint):
         raise ValueError(f"{path} must hold the decoder of a masked autoencoder; keras_vit.load reads an encoder alone")
     entries = names.fold_entries(checkpoint.path, checkpoint.entries, layout)
     config = {"norm_pix_loss": False, **config} if config.get("model_type") == "vit_mae" else config
-    settings = {name: config[key] for name, key in _NUMBERS.items() if key in config}
-    sizes = {field: config[key] for field, key in _SIZES.items() if key in config}
+    sizes, _ = checked(config, KEYS["decoder"])
     try:
         ours = json.loads(checkpoint.metadata.get(KEY, "{}"))
-        settings |= {name: ours[name] for name in _NUMBERS if name in ours}
-        sizes |= ours.get("decoder", {})
+        sizes |= {name: ours[name] for name in _TRAINING if name in ours} | ours.get("decoder", {})
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"the metadata {KEY!r} of {path} must be what save_weights writes; got {error!r}") from None
+    settings = {name: sizes.pop(name) for name in _TRAINING if name in sizes}
     found = shown_variables(layout, entries)
     sizes |= zip(("hidden_dim", "mlp_dim"), found.get("decoder_block_0/mlp/dense1/kernel", ()), strict=False)
     sizes["num_layers"] = max(len({name.partition("/")[0] for name in found if name.startswith("decoder_block_")}), 1)
-    about = {"family": FAMILY, "layout": layout.library, "names": layout, "entries": entries, "usual": {}, "shown": ()}
-    about |= {"heads": set(), "pre_logits": set(), "classes": None, "head_shapes": (), "representation_size": None}
+    about = {"family": FAMILY, "layout": layout.library, "names": layout, "entries": entries}
     return Description(checkpoint=checkpoint, **about), {**settings, "decoder": sizes}
 
 
 def config_values(settings):
     """Return the keys of config.json that describe the `settings` of a `MaskedAutoencoder`."""
-    sizes = {key: settings["decoder"][field] for field, key in _SIZES.items()}
-    return sizes | {key: settings[name] for name, key in _NUMBERS.items()}
+    values = {**settings, **settings["decoder"]}
+    return {key: values[field] for key, (field, _) in KEYS["decoder"].items()}

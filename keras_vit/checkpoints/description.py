@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import re
+from collections.abc import Set
 
 from keras_vit import checks
 from keras_vit.checkpoints import names
@@ -58,13 +59,13 @@ class Description(Stated):
     layout: str
     names: Layout | None
     entries: dict
-    usual: dict
-    shown: tuple
-    heads: set
-    pre_logits: set
-    classes: int | None
-    head_shapes: tuple
-    representation_size: int | None
+    usual: dict = dataclasses.field(default_factory=dict)
+    shown: tuple = ()
+    heads: Set = frozenset()
+    pre_logits: Set = frozenset()
+    classes: int | None = None
+    head_shapes: tuple = ()
+    representation_size: int | None = None
 
     @property
     def prefix(self):
