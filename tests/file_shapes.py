@@ -16,9 +16,7 @@ from keras_vit.compat.initial_values import build_deferred
 def file_of(name, library, **arguments):
     """Describes the file that `save_weights` would write for a variant, with shapes only."""
     model, _ = build_deferred(lambda: keras_vit.create_model(name, **arguments))
-    layouts = names.LAYOUTS["vit"]
-    hf_type = save._huggingface_type(model.config) if library == "huggingface" else None
-    rules = save._chosen(layouts, library, hf_type, model.config, ".safetensors")
+    rules, _ = save._chosen(model.config, library, ".safetensors", is_autoencoder=False)
     shapes = {}
     for owned in owned_variables(model):
         path, shape = owned.variable.path, list(owned.variable.shape)

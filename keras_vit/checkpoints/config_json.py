@@ -68,7 +68,7 @@ def read_stated(checkpoint, family, layout):
         return _read_keras(path, values)
     theirs, activation = Stated(), None
     if values is not None:
-        with _named(repr(str(path.parent / ("open_clip_config.json" if "model_cfg" in values else "config.json")))):
+        with named(repr(str(path.parent / ("open_clip_config.json" if "model_cfg" in values else "config.json")))):
             if "model_cfg" in values:
                 theirs = _read_openclip(values, checkpoint.entries)
             elif any(key in values for key in _TIMM_KEYS):
@@ -78,11 +78,11 @@ def read_stated(checkpoint, family, layout):
             if (problem := values.get("problem_type")) is not None:
                 activation = _one_of("problem_type", problem, PROBLEMS)
     processor = checkpoint.preprocessor or {}
-    with _named(repr(str(path.parent / PROCESSORS["image_processor" not in processor]))):
+    with named(repr(str(path.parent / PROCESSORS["image_processor" not in processor]))):
         usual = HF_TYPES.get((values or {}).get("model_type"), {}).get("processor")
         stated = _huggingface_preprocessing(processor.get("image_processor", processor), usual)
         preprocessing = theirs.preprocessing or stated
-    with _named(f"the metadata of {str(path)!r}"):
+    with named(f"the metadata of {str(path)!r}"):
         ours = from_text(checkpoint.metadata.get(KEY), str(path))
         sizes = {"grid_size": theirs.grid_size, "image_size": theirs.image_size}
         absent = [name for name in sizes if sizes[name] is None and ours.get(name) is not None]
@@ -104,7 +104,7 @@ def read_stated(checkpoint, family, layout):
 
 
 @contextlib.contextmanager
-def _named(file):
+def named(file):
     """Add the file to an error; the errors from Python, such as a missing key, mean an invalid structure."""
     try:
         yield
@@ -115,7 +115,7 @@ def _named(file):
 
 def _read_keras(path, values):
     """Return the contents of the config.json in a `.keras` file, which has the whole config of its model."""
-    with _named(f"config.json in {str(path)!r}"):
+    with named(f"config.json in {str(path)!r}"):
         held = values.get("config", {})
         if not isinstance(held.get("config"), dict):
             hint = " (keras.models.load_model(path).encoder is one)" if "encoder" in held else ""
@@ -197,17 +197,18 @@ def _one_of(name, value, choices):
 
 # --- Hugging Face
 
-HF_TYPES = read_toml("checkpoints/huggingface.toml")  # the model types of transformers
+_TYPES = read_toml("checkpoints/huggingface.toml")
+HF_TYPES = {name: _TYPES[row.get("is_part", name)] for name, row in _TYPES.items()}  # the model types of transformers
 # problem_type -> `classifier_activation`, for the scores that transformers' `ImageClassificationPipeline` returns
 PROBLEMS = {"single_label_classification": None, "multi_label_classification": "sigmoid", "regression": "linear"}
 
 
 def _read_huggingface(values, family):
-    known = [name for name, row in HF_TYPES.items() if HF_TYPES[row.get("is_part", name)]["family"] == family]
+    known = [name for name, row in HF_TYPES.items() if row["family"] == family]
     model_type = values.get("model_type", known[0] if known else None)
     if model_type not in known:
         raise ValueError(f"model_type must be one of {', '.join(map(repr, known)) or None}; got {model_type!r}")
-    row, labels = HF_TYPES[HF_TYPES[model_type].get("is_part", model_type)], _labels("id2label", values.get("id2label"))
+    row, labels = HF_TYPES[model_type], _labels("id2label", values.get("id2label"))
     values = values["vision_config"] if isinstance(values.get("vision_config"), dict) else values
     values = {**row.get("defaults", {}), **values}
     fields, unread = checked(values, KEYS[row["keys"]])

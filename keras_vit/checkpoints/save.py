@@ -130,12 +130,7 @@ def _contents(model, autoencoder, path, layout):
         CannotHold: if the layout cannot represent the model.
         ValueError: if the suffix of the path is wrong.
     """
-    layouts = names.LAYOUTS[model.config.family]
-    if autoencoder is None:
-        hf_type = _huggingface_type(model.config) if layout == "huggingface" else None
-        rules = _chosen(layouts, layout, hf_type, model.config, path.suffix)
-    else:
-        hf_type, rules = _MAE, _of_autoencoder(layouts, layout, model.config)
+    rules, hf_type = _chosen(model.config, layout, path.suffix, autoencoder is not None)
     layout = rules.library
     is_folder = layout == "huggingface" and path.suffix == ""
     if not is_folder and path.suffix != rules.suffix:
@@ -205,43 +200,37 @@ def _advice(model):
     return f"use {' or '.join([*holding, 'model.save'])}"
 
 
-def _chosen(layouts, library, hf_type, config, suffix):
-    """Return the `Layout` of a library to write: that of the model's family, or the first, with files of this suffix.
+def _chosen(config, library, suffix, is_autoencoder):
+    """Return the `Layout` of a library to write, and the model type of transformers that it is written as, or None.
+
+    It is the first one that can hold the model; that of the model's family and those with files of this suffix come
+    first.
 
     Raises:
-        ValueError: if none can hold the model; the message names a field.
+        CannotHold: if none can hold the model; the message names a field.
     """
-    if hf_type is not None:
-        return layouts[HF_TYPES[hf_type]["layout"]]
-    wanted = (library, "official", "microsoft") if library == "original" else (library,)
-    family = VARIANTS[config.name].family if config.name in VARIANTS else config.name
-    known = [rules for rules in layouts.values() if rules.library in wanted]
-    known.sort(key=lambda rules: (family not in rules.published, wanted.index(rules.library), len(rules.published)))
-    known = [rules for rules in known if rules.suffix == suffix] or known
-    problems = [_problem(rules.library, {**_NEEDED_ALWAYS, **rules.holds}, config) for rules in known]
-    if all(problems):
-        raise CannotHold(problems[-1])
-    return known[problems.index(None)]
-
-
-def _huggingface_type(config):
-    """Return the model type of transformers that can hold a model; raise `ValueError` if there is none."""
+    layouts = names.LAYOUTS[config.family]
+    if is_autoencoder:
+        checks.check_choice("layout", library, names.LAYOUTS[decoder.FAMILY])
+        found = [(layouts["timm" if library == "original" else library], _MAE)]
+    elif library == "huggingface":
+        types = [name for name, row in HF_TYPES.items() if row["family"] == config.family and "architectures" in row]
+        found = [(layouts[HF_TYPES[name]["layout"]], name) for name in types if name != _MAE]
+    else:
+        wanted = (library, "official", "microsoft") if library == "original" else (library,)
+        family = VARIANTS[config.name].family if config.name in VARIANTS else config.name
+        known = [rules for rules in layouts.values() if rules.library in wanted]
+        known.sort(key=lambda rules: (family not in rules.published, wanted.index(rules.library), len(rules.published)))
+        known = [rules for rules in known if rules.suffix == suffix] or known
+        found = [(rules, None) for rules in known]
     problems = {}
-    for name, row in HF_TYPES.items():
-        if row.get("family") == config.family and "architectures" in row and name != _MAE:
-            problems[name] = _problem("huggingface", {**_NEEDED_ALWAYS, **row.get("holds", {})}, config)
-            if problems[name] is None:
-                return name
-    raise CannotHold(problems["deit" if getattr(config, "distilled", False) else config.family])
-
-
-def _of_autoencoder(layouts, library, config):
-    """Return the `Layout` of the encoder in a file of a masked autoencoder; raise `ValueError` if there is none."""
-    checks.check_choice("layout", library, names.LAYOUTS[decoder.FAMILY])
-    problem = _problem(library, {**_NEEDED_ALWAYS, **HF_TYPES[_MAE]["holds"]}, config)
-    if problem is not None:
-        raise CannotHold(problem)
-    return layouts["timm" if library == "original" else library]
+    for rules, hf_type in found:
+        holds = rules.holds if hf_type is None else HF_TYPES[hf_type].get("holds", {})
+        problems[hf_type] = _problem(library if is_autoencoder else rules.library, _NEEDED_ALWAYS | holds, config)
+        if problems[hf_type] is None:
+            return rules, hf_type
+    usual = "deit" if config.field("distilled") else config.family
+    raise CannotHold(problems.get(usual, problems[hf_type]))
 
 
 def _problem(library, needed, config):

@@ -5,7 +5,7 @@ import re
 from keras_vit import checks
 from keras_vit.checkpoints import names
 from keras_vit.checkpoints.architecture import shown_variables
-from keras_vit.checkpoints.config_json import HF_TYPES, KEYS, checked, flag
+from keras_vit.checkpoints.config_json import HF_TYPES, KEYS, checked, flag, named
 from keras_vit.checkpoints.load import read_ahead
 from keras_vit.checkpoints.match import plan_equal
 from keras_vit.checkpoints.names.rules import TEXT_LAYOUTS
@@ -50,16 +50,13 @@ def read_text_tower(path):
         raise ValueError(f"{name} must hold the text tower of a CLIP or SigLIP of transformers or OpenCLIP; {problem}")
     entries = names.fold_entries(checkpoint.path, arrays, layout)
     scale, bias = (_scalar(entries.pop(key, None), name) for key in ("logit_scale", "logit_bias"))
-    try:
+    with named(f"the text tower of {name}"):
         stated, cleaning = (_openclip if "model_cfg" in values else _huggingface)(values)
         sizes = _sizes(layout, entries)
         for key, size in sizes.items():
             if stated.get(key, size) != size:
                 raise ValueError(f"{key} must be {size}, as the arrays show; got {stated[key]}")
         config = TextConfig(**{**stated, **sizes})
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = str(error) if type(error) is ValueError else f"the structure of its config is invalid: {error!r}"
-        raise ValueError(f"the text tower of {name}: {checks.shortened(reason)}") from error
     tower, pending = build_deferred(lambda: text_tower(config))
     reads = plan_equal(tower, config, checkpoint.path, layout, entries)
     initialise(pending, read_ahead(reads, [id(variable) for variable in pending]))
@@ -88,10 +85,10 @@ def _sizes(layout, entries):
 def _huggingface(values):
     """Return the fields of `TextConfig` that a config.json states, and the cleaning."""
     own = "_text_model"
-    known = [name for name, row in HF_TYPES.items() if HF_TYPES[row.get("is_part", name)]["family"] == "text"]
+    known = [name for name, row in HF_TYPES.items() if row["family"] == "text"]
     model_type = f"{values.get('model_type')}".removesuffix(own)
     checks.check_choice("model_type", model_type, [name.removesuffix(own) for name in known])
-    row = HF_TYPES[HF_TYPES[model_type + own].get("is_part", model_type + own)]
+    row = HF_TYPES[model_type + own]
     parts = (values.get("text_config") or {}, values.get("text_config_dict") or {})  # files of 2022 have both
     text = values if values["model_type"].endswith(own) else {**parts[0], **parts[1]}
     text = {**row["defaults"], **{key: value for key, value in text.items() if value is not None}}

@@ -190,7 +190,7 @@ def test_openclip_makes_blanks_of_underscores(folder):
         ({"config": {"text_config": {"eos_token_id": [1]}}}, "eos_token_id must be an integer"),
         ({"config": {"text_config": {"layer_norm_eps": "1"}}}, "layer_norm_eps must be"),
         ({"config": {"text_config": {"layer_norm_eps": 1e308}}}, "layer_norm_eps must be"),
-        ({"config": {"text_config": 3}}, "structure of its config is invalid"),
+        ({"config": {"text_config": 3}}, "its structure is invalid"),
         ({"tokenizer_config": {"pad_token": "<pad>"}}, "must name a pad_token that tokenizer.json has; got '<pad>'"),
         ({"tokenizer_config": {"padding_side": "up"}}, "padding_side must be one of 'right', 'left'"),
         ({"tokenizer": {"model": 3}}, "must be a tokenizer of Hugging Face"),
