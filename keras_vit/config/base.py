@@ -196,14 +196,12 @@ class Config:
         """
         fields = {field.name for field in dataclasses.fields(self) if not isinstance(getattr(self, field.name), Config)}
         fields.add("stem")
-        for rule, is_broken in rules.items():
-            if is_broken:
-                words = dict.fromkeys(re.findall(r"(?<!')\b\w+(?:\.\w+)*", rule))
-                named = [
-                    word for word in words if word in fields or ("." in word and hasattr(self, word.split(".")[0]))
-                ]
-                got = ", ".join(f"{name}={checks.quoted(self.field(name))}" for name in named)
-                raise ValueError(f"{rule}; got {got}{self.rule_hint.format(named[0])}")
+        rule = next((rule for rule, is_broken in rules.items() if is_broken), None)
+        if rule is not None:
+            words = dict.fromkeys(re.findall(r"(?<!')\b\w+(?:\.\w+)*", rule))
+            named = [word for word in words if word in fields or ("." in word and hasattr(self, word.split(".")[0]))]
+            got = ", ".join(f"{name}={checks.quoted(self.field(name))}" for name in named)
+            raise ValueError(f"{rule}; got {got}{self.rule_hint.format(named[0])}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

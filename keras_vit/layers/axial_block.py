@@ -58,9 +58,9 @@ class AxialTransformerBlock(Layer):
         self.column_block.build((None, rows, input_shape[-1]))
 
     def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
-        tokens = self.row_block(self._rows(tokens), training=training)
-        tokens = self.column_block(self._columns(tokens), training=training)
         rows, columns = self.grid_size
+        tokens = self.row_block(self._rows(tokens), training=training)
+        tokens = self.column_block(_turn(tokens, rows, columns), training=training)
         return ops.reshape(_turn(tokens, columns, rows), (-1, rows * columns, tokens.shape[-1]))
 
     def attention_scores(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,10 +75,10 @@ class AxialTransformerBlock(Layer):
         """
         if not self.built:
             self.build(tokens.shape)
+        rows, columns = self.grid_size
         tokens = self._rows(tokens)
         row_scores = self.row_block.attention_scores(tokens)
-        column_scores = self.column_block.attention_scores(self._columns(self.row_block(tokens)))
-        rows, columns = self.grid_size
+        column_scores = self.column_block.attention_scores(_turn(self.row_block(tokens), rows, columns))
         return (
             ops.reshape(row_scores, (-1, rows, *row_scores.shape[1:])),
             ops.reshape(column_scores, (-1, columns, *column_scores.shape[1:])),
@@ -88,10 +88,6 @@ class AxialTransformerBlock(Layer):
         """(batch, rows * columns, dim) -> (batch * rows, columns, dim)"""
         _, columns = self._grid(tokens.shape)
         return ops.reshape(tokens, (-1, columns, tokens.shape[-1]))
-
-    def _columns(self, tokens):
-        """(batch * rows, columns, dim) -> (batch * columns, rows, dim)"""
-        return _turn(tokens, *self.grid_size)
 
     def _grid(self, shape):
         rows, columns = self.grid_size

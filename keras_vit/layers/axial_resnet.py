@@ -68,9 +68,8 @@ class AxialAttention(ResizedTables):
         initializer = keras.initializers.RandomNormal(stddev=channels**-0.5)
         self.qkv = self.dense(2 * channels, "qkv", initializer, (None, length, channels), use_bias=False)
         self.qkv_norm.build((None, length, 2 * channels))
-        self.relative_positions = self.normal_weight(
-            "relative_positions", (2 * length - 1, 2 * head_dim), head_dim**-0.5
-        )
+        shape = (2 * length - 1, 2 * head_dim)
+        self.relative_positions = self.normal_weight("relative_positions", shape, head_dim**-0.5)
         for norm in (self.product_norm, self.query_position_norm, self.key_position_norm):
             norm.build((None, self.num_heads, length, length))
         for norm in (self.value_norm, self.value_position_norm):

@@ -171,9 +171,8 @@ class AttentionPooling(_Pooling):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.configure(num_heads=num_heads, num_prefix_tokens=num_prefix_tokens)
-        self.configure(images_per_sequence=images_per_sequence)
-        self.configure(mlp_dim=mlp_dim, gelu=gelu, epsilon=epsilon)
+        self.configure(num_heads=num_heads, mlp_dim=mlp_dim, gelu=gelu, epsilon=epsilon)
+        self.configure(num_prefix_tokens=num_prefix_tokens, images_per_sequence=images_per_sequence)
         if self.mlp_dim is not None:
             self.norm = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm")
             self.mlp = self.sublayer(MlpBlock, self.mlp_dim, gelu=self.gelu, name="mlp")

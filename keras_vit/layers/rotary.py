@@ -42,6 +42,7 @@ class RotaryEmbedding(Layer):
         super().__init__(**kwargs)
         self.configure(rotary=rotary, num_heads=num_heads, grid_size=grid_size)
         self.configure(num_class_tokens=num_class_tokens, num_registers=num_registers)
+        self._prefix = self.num_class_tokens + self.num_registers
 
     def build(self, tokens_shape, coordinates_shape=None):
         self.head_dim = head_width(self.num_heads, tokens_shape[-1])
@@ -51,10 +52,6 @@ class RotaryEmbedding(Layer):
             coordinates = patch_coordinates(*self.grid_size).astype("float64")
             angles = np.pad(self._angles(coordinates), ((self._prefix, 0), (0, 0)))
             self.table = np.stack([np.cos(angles), np.sin(angles)]).astype("float32")
-
-    @property
-    def _prefix(self):
-        return self.num_class_tokens + self.num_registers
 
     def call(self, tokens, coordinates=None):
         if coordinates is None:

@@ -63,9 +63,8 @@ class SwinBlock(ResidualBlock):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.configure(num_heads=num_heads, mlp_dim=mlp_dim, gelu=gelu, epsilon=epsilon, qkv_bias=qkv_bias)
-        self.configure(window_size=window_size, shifted=shifted)
-        self.configure(dropout_rate=dropout_rate, drop_path_rate=drop_path_rate)
+        self.configure(num_heads=num_heads, mlp_dim=mlp_dim, window_size=window_size, shifted=shifted, gelu=gelu)
+        self.configure(epsilon=epsilon, qkv_bias=qkv_bias, dropout_rate=dropout_rate, drop_path_rate=drop_path_rate)
         self.norm1 = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm1")
         self.add_branches()
 
@@ -76,7 +75,8 @@ class SwinBlock(ResidualBlock):
         self.built_shift = self.window_size // 2 if self.shifted and not is_one_window else 0
         self.padded_size = tuple(-(-side // window) * window for side in (rows, columns))
         self.regions = _regions(self.padded_size, window, self.built_shift) if self.built_shift else None
-        windows_shape = (input_shape[0], self._num_windows(), window**2, dim)
+        self.num_windows = math.prod(self.padded_size) // window**2
+        windows_shape = (input_shape[0], self.num_windows, window**2, dim)
         self.attention = self.sublayer(
             WindowAttention, window, self.num_heads, self.qkv_bias, name="attention", shape=windows_shape
         )
@@ -102,7 +102,7 @@ class SwinBlock(ResidualBlock):
         if self.built_shift:
             maps = _roll(maps, -self.built_shift)
         cut = ops.reshape(maps, (-1, padded[0] // window, window, padded[1] // window, window, dim))
-        return ops.reshape(ops.transpose(cut, (0, 1, 3, 2, 4, 5)), (-1, self._num_windows(), window**2, dim))
+        return ops.reshape(ops.transpose(cut, (0, 1, 3, 2, 4, 5)), (-1, self.num_windows, window**2, dim))
 
     def _from_windows(self, windows):
         """(batch, windows, window * window, dim) -> (batch, padded rows, padded columns, dim)."""
@@ -110,9 +110,6 @@ class SwinBlock(ResidualBlock):
         cut = ops.reshape(windows, (-1, padded[0] // window, padded[1] // window, window, window, dim))
         maps = ops.reshape(ops.transpose(cut, (0, 1, 3, 2, 4, 5)), (-1, *padded, dim))
         return _roll(maps, self.built_shift) if self.built_shift else maps
-
-    def _num_windows(self):
-        return self.padded_size[0] * self.padded_size[1] // self.built_window**2
 
     def attention_scores(self, maps: Tensor) -> Tensor:
         """Return the attention weights after softmax.

@@ -215,10 +215,9 @@ class TransformerBlock(ResidualBlock):
     ) -> None:
         super().__init__(**kwargs)
         self.configure(num_heads=num_heads, mlp_dim=mlp_dim, gelu=gelu, epsilon=epsilon, remat=remat, block=block)
-        self.configure(window=window, grid_size=grid_size)
-        self.configure(qkv_bias=qkv_bias, qk_norm=qk_norm, layer_scale_init=layer_scale_init)
+        self.configure(window=window, grid_size=grid_size, qkv_bias=qkv_bias, qk_norm=qk_norm)
         self.configure(dropout_rate=dropout_rate, attention_dropout_rate=attention_dropout_rate)
-        self.configure(drop_path_rate=drop_path_rate)
+        self.configure(drop_path_rate=drop_path_rate, layer_scale_init=layer_scale_init)
         self.norm1 = self.make_norm(self.block.norm, self.epsilon, "norm1")
         attention = (num_heads, attention_dropout_rate, qkv_bias, qk_norm, epsilon, self.block)
         if self.window is None:

@@ -345,15 +345,11 @@ def _as_map(tokens, model):
     if config.image_size is None:
         return PatchMap(config.patch_size, config.embedding.pad, dtype=config.dtype)(tokens, model.input)
     length, dim = tokens.shape[1:]
-    rows, columns = _grid(length, config)
+    # the patch grid, or that of a later Swin stage
+    grids = [config.stage_size(stage) for stage in range(len(config.depths))] if config.family == "swin" else []
+    rows, columns = next((grid for grid in grids if math.prod(grid) == length), config.grid_size)
     num_prefix = length - rows * columns  # 0 right after the patch encoder
     return ops.reshape(tokens[:, num_prefix:], (-1, rows, columns, dim))
-
-
-def _grid(length, config):
-    """Return the grid of this number of tokens: the patch grid, or that of a later Swin stage."""
-    grids = [config.stage_size(stage) for stage in range(len(config.depths))] if config.family == "swin" else []
-    return next((grid for grid in grids if math.prod(grid) == length), config.grid_size)
 
 
 def copy_of(model, changes=None, given=None, method="auto", keeps_lora=True):

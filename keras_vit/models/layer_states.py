@@ -89,8 +89,7 @@ def layer_states(model):
     """
     layers = {inner.path: inner.layer for inner in inner_layers(model) if inner.layer.weights}
     trained = {"": True, **{path: _is_trained(layer) for path, layer in layers.items()}}
-    as_around = {path: trained[path] == trained[path.rpartition("/")[0]] for path in layers}
-    found = {path: _state(path, layer, as_around[path]) for path, layer in layers.items()}
+    found = {path: _state(path, layer, trained) for path, layer in layers.items()}
     return {path: state for path, state in found.items() if state}
 
 
@@ -156,8 +155,8 @@ def _is_trained(layer):
     return layer.trainable and (len(own) == len(layer.weights) or any(weight.trainable for weight in own))
 
 
-def _state(path, layer, is_as_around):
-    state = {} if is_as_around else {"trainable": _is_trained(layer)}
+def _state(path, layer, trained):
+    state = {} if trained[path] == trained[path.rpartition("/")[0]] else {"trainable": trained[path]}
     mode = layer.quantization_mode
     if mode is not None and not isinstance(layer, keras.Model):
         if mode not in QUANTIZATION_MODES:
@@ -166,8 +165,7 @@ def _state(path, layer, is_as_around):
                 f"layer {path!r} is quantised in {mode!r}"
             )
         config = getattr(layer, "quantization_config", None)  # Keras 3.12 has only the mode
-        config = None if config is None else keras.saving.serialize_keras_object(config)
-        state["quantization"] = {"mode": mode, "config": config}
+        state["quantization"] = {"mode": mode, "config": keras.saving.serialize_keras_object(config)}
     return state
 
 

@@ -102,8 +102,7 @@ class MaskedImages(TrainingModel):
         super().compile(optimizer=optimizer, loss=loss, metrics=metrics, **kwargs)
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        compared = self._compared(x, y_pred, sample_weight)
-        return super().compute_loss(x, *compared, training)
+        return super().compute_loss(x, *self._compared(x, y_pred, sample_weight), training)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         return super().compute_metrics(x, *self._compared(x, y_pred, sample_weight))

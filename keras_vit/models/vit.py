@@ -377,8 +377,6 @@ def _pooling(config):
         return TokenAndAveragePooling(prefix, **kwargs)
     if config.pooling in ("map", "aim"):
         mlp_dim = None if config.pooling == "aim" else head.map_mlp_dim or config.mlp_dim
-        prefix = 0 if head.map_prefix else prefix
-        return AttentionPooling(
-            head.map_heads or config.num_heads, mlp_dim, prefix, config.gelu, config.epsilon, **kwargs
-        )
+        sizes = head.map_heads or config.num_heads, mlp_dim, 0 if head.map_prefix else prefix
+        return AttentionPooling(*sizes, config.gelu, config.epsilon, **kwargs)
     return _token_pooling(config, 0)  # "token": the class token; "first": the first patch
