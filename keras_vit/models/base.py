@@ -1,10 +1,9 @@
 """Model, with a corrected `fit`, and ImageModel, the base class of the models of images."""
 
-import collections.abc
 import functools
 import pathlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -250,8 +249,7 @@ class ImageModel(Model):
     @labels.setter
     def labels(self, value: Sequence[str] | None) -> None:
         if value is not None:
-            is_ordered = not isinstance(value, (str, set, frozenset, collections.abc.Mapping))
-            is_sequence = is_ordered and isinstance(value, collections.abc.Iterable)
+            is_sequence = isinstance(value, Iterable) and not isinstance(value, (str, set, frozenset, Mapping))
             if not is_sequence or not all(isinstance(label, str) for label in value):
                 raise TypeError(f"labels must be a sequence of strings or None; got {value!r}")
             value = tuple(value)
@@ -297,11 +295,8 @@ class ImageModel(Model):
         optimizer = getattr(self, "optimizer", None)
         is_other = optimizer is not None and optimizer.built and weights_files.has_other_slots(filepath, self)
         if is_other:
-            warnings.warn(
-                f"{filepath} holds the optimizer state of another image size; the weights are loaded, that state is "
-                "not",
-                stacklevel=2,
-            )
+            text = f"{filepath} holds the optimizer state of another image size; only the weights are loaded"
+            warnings.warn(text, stacklevel=2)
         try:
             self.optimizer = None if is_other else optimizer
             loaded = super().load_weights(filepath, skip_mismatch=skip_mismatch, **kwargs)
