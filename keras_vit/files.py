@@ -131,10 +131,8 @@ def replace_files(writers, check=None):
             remove_abandoned(parent, _PARTIAL)
         for path, write in writers.items():
             path = pathlib.Path(path)
-            folder = folders.enter_context(
-                tempfile.TemporaryDirectory(prefix=_PARTIAL, suffix=f"-{_me()}", dir=path.parent)
-            )
-            partials[path] = partial = pathlib.Path(folder) / path.name
+            folder = tempfile.TemporaryDirectory(prefix=_PARTIAL, suffix=f"-{_me()}", dir=path.parent)
+            partials[path] = partial = pathlib.Path(folders.enter_context(folder)) / path.name
             partial.touch()
             mode = partial.stat().st_mode
             with _system_errors(path):

@@ -148,9 +148,8 @@ def convert(args):
     if args.layout != "keras":
         keras_vit.save_weights(model, args.output, layout=args.layout)
     elif args.output.endswith((".keras", ".weights.h5")):
-        files.replace_file(
-            args.output, model.save if args.output.endswith(".keras") else lambda path: _save_h5(model, path)
-        )
+        write = model.save if args.output.endswith(".keras") else lambda path: _save_h5(model, path)
+        files.replace_file(args.output, write)
     else:
         raise ValueError(f"--output must end in .keras or .weights.h5 for --layout keras; got {args.output!r}")
     return Answer({"output": args.output, "layout": args.layout, "parameters": model.count_params()}, args.output)

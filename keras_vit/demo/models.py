@@ -109,9 +109,8 @@ def _train_digits(steps):
     recipe = training.RECIPES["quickstart"].replace(epochs=60)
     config = recipe.model.replace(name=DIGITS, patch_size=2, num_layers=3, dropout_rate=0.0)
     model = VisionTransformer(config, labels=source.class_names)
-    batches = data.train_pipeline(
-        source, model.preprocessing, recipe.batch_size, seed=recipe.seed, augment=recipe.augment
-    )
+    drawn = {"seed": recipe.seed, "augment": recipe.augment}
+    batches = data.train_pipeline(source, model.preprocessing, recipe.batch_size, **drawn)
     steps = recipe.epochs * (source.size // recipe.batch_size) if steps is None else steps
     recipe.compile(model, steps=steps)
     model.fit(batches, steps_per_epoch=steps, shuffle=False, verbose=0)

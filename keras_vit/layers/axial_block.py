@@ -79,10 +79,8 @@ class AxialTransformerBlock(Layer):
         tokens = self._rows(tokens)
         row_scores = self.row_block.attention_scores(tokens)
         column_scores = self.column_block.attention_scores(_turn(self.row_block(tokens), rows, columns))
-        return (
-            ops.reshape(row_scores, (-1, rows, *row_scores.shape[1:])),
-            ops.reshape(column_scores, (-1, columns, *column_scores.shape[1:])),
-        )
+        row_scores = ops.reshape(row_scores, (-1, rows, *row_scores.shape[1:]))
+        return row_scores, ops.reshape(column_scores, (-1, columns, *column_scores.shape[1:]))
 
     def _rows(self, tokens):
         """(batch, rows * columns, dim) -> (batch * rows, columns, dim)"""

@@ -175,9 +175,7 @@ class AxialBottleneck(ResidualUnit):
         self.down_norm = self._norm("down_norm")
         self.height_attention = self.sublayer(AxialAttention, "height", num_heads, epsilon, name="height_attention")
         self.width_attention = self.sublayer(AxialAttention, "width", num_heads, epsilon, name="width_attention")
-        self.pool = self.sublayer(
-            keras.layers.AveragePooling2D, strides, padding="same", data_format="channels_last", name="pool"
-        )
+        self.pool = self.sublayer(keras.layers.AveragePooling2D, strides, None, "same", "channels_last", name="pool")
         self.up = self.dense(self.expansion * self.width, "up", he_normal(), use_bias=False)
         self.up_norm = self._norm("up_norm", "zeros")
 

@@ -53,12 +53,10 @@ class GridSelfAttention(MultiHeadSelfAttention):
         length = tokens_shape[1] if side is None else side**2
         super().build((None, length, tokens_shape[-1]))
         if self.window.relative_positions:
+            size = self.grid_size if side is None else (side, side)
+            shape = (None, self.num_heads, length, tokens_shape[-1] // self.num_heads)
             self.relative_positions = self.sublayer(
-                DecomposedPositions,
-                self.grid_size if side is None else (side, side),
-                side is not None,
-                name="relative_positions",
-                shape=(None, self.num_heads, length, tokens_shape[-1] // self.num_heads),
+                DecomposedPositions, size, side is not None, name="relative_positions", shape=shape
             )
 
     def call(  # type: ignore[override] # a grid has other inputs
@@ -78,13 +76,9 @@ class GridSelfAttention(MultiHeadSelfAttention):
         def extend(query, key):
             return self.relative_positions.extend(query, key, size if side is None else (side, side))
 
-        output = super().call(
-            tokens,
-            training=training,
-            return_attention_scores=return_attention_scores,
-            extend=extend if self.window.relative_positions else None,
-            norm=norm,
-        )
+        options: dict[str, Any] = {"extend": extend} if self.window.relative_positions else {}
+        options |= {"training": training, "return_attention_scores": return_attention_scores, "norm": norm}
+        output = super().call(tokens, **options)
         output, *scores = output if return_attention_scores else (output,)
         if side is not None:
             output = self._grid(output, size)

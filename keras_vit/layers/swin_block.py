@@ -77,9 +77,8 @@ class SwinBlock(ResidualBlock):
         self.regions = _regions(self.padded_size, window, self.built_shift) if self.built_shift else None
         self.num_windows = math.prod(self.padded_size) // window**2
         windows_shape = (input_shape[0], self.num_windows, window**2, dim)
-        self.attention = self.sublayer(
-            WindowAttention, window, self.num_heads, self.qkv_bias, name="attention", shape=windows_shape
-        )
+        attention = window, self.num_heads, self.qkv_bias
+        self.attention = self.sublayer(WindowAttention, *attention, name="attention", shape=windows_shape)
         tokens_shape = (input_shape[0], rows * columns, dim)
         build_in_sequence(tokens_shape, self.norm1, self.dropout, self.norm2, self.mlp, self.drop_path)
 

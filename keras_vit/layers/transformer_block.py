@@ -120,9 +120,8 @@ class ResidualBlock(Layer):
         self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout")
         if self.block.order != "parallel":
             self.norm2 = self.make_norm(self.block.norm, self.epsilon, "norm2")
-        self.mlp = self.sublayer(
-            MlpBlock, self.mlp_dim, self.dropout_rate, self.gelu, self.block, self.epsilon, name="mlp"
-        )
+        mlp = self.mlp_dim, self.dropout_rate, self.gelu, self.block, self.epsilon
+        self.mlp = self.sublayer(MlpBlock, *mlp, name="mlp")
         if self.layer_scale_init is not None:
             self.layer_scale1 = self.sublayer(LayerScale, self.layer_scale_init, name="layer_scale1")
             if self.block.order != "parallel":

@@ -87,7 +87,7 @@ def _macs(call):
     if formula is not None:
         return formula(call)
     if not isinstance(layer, keras.Layer):
-        return None if type(layer).__name__ in _UNKNOWN_OPERATIONS else 0
+        return None if type(layer).__name__ in _UNKNOWN else 0
     if not type(layer).__module__.startswith("keras_vit.layers"):
         return _macs_inside(call)
     key = repr((type(layer), {**layer.get_config(), "name": None}, [_shape(tensor) for tensor in call.input_tensors]))
@@ -158,7 +158,5 @@ _OPERATIONS = {
     "Einsum": _einsum,
     "Matmul": _matrix_product,
 }
-_UNKNOWN_OPERATIONS = (
-    *("ConvTranspose", "SeparableConv", "DotProductAttention"),
-    *("Dot", "Inner", "Outer", "Tensordot", "Vdot"),
-)
+# names of classes of `keras.ops` whose cost is unknown
+_UNKNOWN = ("ConvTranspose", "SeparableConv", "DotProductAttention", "Dot", "Inner", "Outer", "Tensordot", "Vdot")

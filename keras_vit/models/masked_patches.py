@@ -197,12 +197,8 @@ class MaskedPatchPrediction(MaskedImages):
         patch_shape = check_encoder(encoder)
         target_of_patch, config = TARGETS[checks.check_choice("target", target, TARGETS)], encoder.config
         corruption = PatchCorruption(corruption_rate, shares, seed, dtype=config.dtype, name="corruption")
-        head = PatchPrediction(
-            target_of_patch.prediction_shape(patch_shape),
-            config.num_prefix_tokens,
-            dtype=head_dtype(config),
-            name="patch_prediction",
-        )
+        shape, dtype = target_of_patch.prediction_shape(patch_shape), head_dtype(config)
+        head = PatchPrediction(shape, config.num_prefix_tokens, dtype=dtype, name="patch_prediction")
         embeddings, blocks = _split(encoder)
         tokens, places = corruption(embeddings)
         outputs = {"places": places, "predictions": head(blocks(tokens), places)}
@@ -236,9 +232,8 @@ class MaskedPatchPrediction(MaskedImages):
         patches = ops.convert_to_numpy(self._patches(images))
         corrupted = np.take_along_axis(patches, np.maximum(sources, 0)[..., None, None, None], 1)
         corrupted[sources < 0] = GREY
-        return self._reconstruction(
-            patches, corrupted, places, self._target.images(predictions, self._patch_shape, colors)
-        )
+        predicted = self._target.images(predictions, self._patch_shape, colors)
+        return self._reconstruction(patches, corrupted, places, predicted)
 
     @property
     def settings(self) -> dict[str, Any]:
