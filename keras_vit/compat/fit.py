@@ -83,8 +83,9 @@ class DistributedFit(_OwnFit):
                 f"microbatches={microbatches} for {type(self).__name__}"
             )
         given = inspect.signature(keras.Model.compile).bind(self, *args, **kwargs).arguments
+        del given["self"]
         self._check_losses(given.get("loss"), [given.get(name) for name in ("metrics", "weighted_metrics")])
-        super().compile(*args, **kwargs)
+        super().compile(**given)
         self._microbatches = microbatches
 
     def _check_losses(self, loss, metrics):

@@ -14,6 +14,7 @@ factors.
 import contextlib
 import inspect
 import itertools
+import math
 import types
 
 import keras
@@ -33,21 +34,19 @@ class TensorFlowFit(BackendFit):
 
     _can_split = True
 
-    def compile(self, *args, **kwargs):
+    def compile(self, **arguments):
         own_loss = type(self).compute_loss.__module__.split(".")[0] not in ("keras", "keras_vit")
         if own_loss and self._replicas > 1:
             raise ValueError(
                 "compute_loss must not be overridden on several replicas, as its loss would count once per replica; "
                 f"got {type(self).__name__} on {self._replicas} replicas (pass the loss to compile)"
             )
-        position = 7  # of jit_compile among the arguments of compile
-        jit_compile = args[position] if len(args) > position else kwargs.get("jit_compile")
-        if jit_compile is True and self._has_strategy:
+        if arguments.get("jit_compile") is True and self._has_strategy:
             raise ValueError(
                 "jit_compile must be 'auto' or False under a strategy of tf.distribute; got jit_compile=True "
                 "(with 'auto', Keras does not use XLA there)"
             )
-        super().compile(*args, **kwargs)
+        super().compile(**arguments)
         if self.optimizer is not None:
             fuse_updates(self.optimizer)
             if self._replicas > 1:
@@ -154,14 +153,12 @@ class TensorFlowFit(BackendFit):
         run = compiled(run, reduce_retracing=True, jit_compile=self.jit_compile)
 
         def step(data):  # a missing target or weight is an Optional
-            is_missing = lambda x: isinstance(x, tf.experimental.Optional)  # noqa: E731
-            data = keras.tree.map_structure(lambda x: None if is_missing(x) else x, data)
-            x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+            data = keras.tree.map_structure(lambda x: None if isinstance(x, tf.experimental.Optional) else x, data)
+            _, y, _ = keras.utils.unpack_x_y_sample_weight(data)
             check = check_labels if tf.executing_eagerly() else assert_labels
             checks = check(rules, y, strategy.experimental_local_results)
             with tf.control_dependencies(checks):  # which operations without side effects do not wait for
-                y = tf.nest.map_structure(tf.identity, y, expand_composites=True) if checks else y
-                return run((x, y, weight) if checks else data)
+                return run(_map(tf.identity, data) if checks else data)
 
         @tf.autograph.experimental.do_not_convert
         def steps(iterator, count, rows):
@@ -169,7 +166,9 @@ class TensorFlowFit(BackendFit):
             images = self._images_in(self._of_replica(data))
             logs = step(data)
             if self.steps_per_execution > 1:
-                logs = _repeat(step, iterator, count - 1, logs)
+                _, logs = tf.while_loop(
+                    lambda done, _: done < count, lambda done, _: (done + 1, step(iterator.get_next())), (1, logs)
+                )
             return self._results(logs), None if images is None else images[:rows]
 
         steps = compiled(steps, reduce_retracing=True)
@@ -219,12 +218,8 @@ class TensorFlowFit(BackendFit):
         if self._has_strategy or self._steps_done is not None:
             with self.distribute_strategy.scope():
                 self._symbolic_build(iterator, data_batch=_specification(iterator))
-        if self._runs_own_function:
+        if self._has_strategy or self.steps_per_execution > 1:
             iterator._distributed_dataset = _CountedDataset(iterator)
-
-    @property
-    def _runs_own_function(self):
-        return self._has_strategy or self.steps_per_execution > 1
 
     @property
     def _has_strategy(self):
@@ -283,25 +278,16 @@ def _mean(values):
     return values[0] if len(values) == 1 else tf.reduce_mean(tf.stack(values), axis=0)
 
 
-def _repeat(step, iterator, times, logs):
-    import tensorflow as tf
-
-    def run(done, _):
-        return done + 1, step(iterator.get_next())
-
-    return tf.while_loop(lambda done, _: done < times, run, (tf.constant(0), logs))[1]
-
-
 class _CountedDataset:
     """The data of a Keras epoch iterator; its iterators count the remaining batches."""
 
     def __init__(self, epoch_iterator):
         self.dataset = getattr(epoch_iterator._distributed_dataset, "dataset", epoch_iterator._distributed_dataset)
-        self._batches = epoch_iterator.data_adapter.num_batches
-        self._is_endless = self._batches is None and bool(epoch_iterator.steps_per_epoch)
+        batches = epoch_iterator.data_adapter.num_batches
+        self._batches = math.inf if batches is None and epoch_iterator.steps_per_epoch else batches
 
     def __iter__(self):
-        return _Counted(iter(self.dataset), self._batches, self._is_endless)
+        return _Counted(iter(self.dataset), self._batches)
 
 
 class _Counted:
@@ -311,10 +297,9 @@ class _Counted:
     If the length of the data is unknown, batches are fetched one at a time outside of the loop.
     """
 
-    def __init__(self, iterator, batches, is_endless):
+    def __init__(self, iterator, batches):
         self.iterator = iterator
         self._left = batches
-        self._is_endless = is_endless
 
     def __iter__(self):
         return self
@@ -324,8 +309,6 @@ class _Counted:
 
     def take(self, steps):
         """Return how many of the next `steps` batches exist; None if it is unknown."""
-        if self._is_endless:
-            return steps
         if self._left is None:
             return None
         count = min(steps, self._left)
