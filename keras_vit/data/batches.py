@@ -44,7 +44,7 @@ def read_batches(order, start_step, prepare, image_spec, unreadable):
 
     def read_batch(rows):
         rows = tf.data.Dataset.from_tensor_slices(rows).enumerate()
-        places, images, labels = _stacked(
+        places, images, labels = stacked(
             rows.map(read, num_parallel_calls=_parallelism(), deterministic=True).ignore_errors()
         )
 
@@ -53,7 +53,7 @@ def read_batches(order, start_step, prepare, image_spec, unreadable):
             if not fill:
                 with tf.control_dependencies([_report(order, missing.map(lambda place, row: row), unreadable)]):
                     return tf.identity(images), tf.identity(labels)
-            pairs = zip((places, images, labels), _stacked(missing.map(read_first)), strict=True)
+            pairs = zip((places, images, labels), stacked(missing.map(read_first)), strict=True)
             order_of, *joined = [tf.concat(pair, 0) for pair in pairs]
             return tuple(tf.gather(values, tf.argsort(order_of)) for values in joined)
 
@@ -72,7 +72,7 @@ def _parallelism():
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _stacked(dataset):
+def stacked(dataset):
     """Return all elements of a dataset, stacked; there may be none."""
     none = tf.nest.map_structure(lambda spec: tf.zeros((0, *spec.shape), spec.dtype), dataset.element_spec)
     return dataset.batch(2**31).concatenate(tf.data.Dataset.from_tensors(none)).take(1).get_single_element()
@@ -86,6 +86,6 @@ def _report(order, rows, unreadable):
 
     opened = tf.constant([], tf.int64), tf.constant([], tf.string)
     if order.source.is_encoded:
-        opened = _stacked(rows.map(contents).ignore_errors())
-    positions = _stacked(rows.map(lambda row: row["position"]))
+        opened = stacked(rows.map(contents).ignore_errors())
+    positions = stacked(rows.map(lambda row: row["position"]))
     return tf.group(tf.numpy_function(unreadable.report, [positions, *opened], []))

@@ -5,6 +5,7 @@ TensorFlow decodes all frames even if one is used.
 """
 
 import functools
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -14,7 +15,7 @@ MAX_PIXELS = 178_956_970  # Pillow's limit for a decompression bomb
 # Columns: the first bytes of a file (a dot is any byte); the positions of width and height; the order of their bytes,
 # least significant first; the number of low bits to skip, for each; the number of bits to read; a number to add.
 _BIG, _LITTLE = (3, 2, 1, 0), (0, 1, 2, 3)
-_HEADERS = (
+_HEADERS: tuple[tuple[Any, ...], ...] = (
     (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", (16, 20), _BIG, (0, 0), 32, 0),
     (b"GIF8", (6, 8), _LITTLE, (0, 0), 16, 0),
     (b"BM............\x0c", (18, 20), _LITTLE, (0, 0), 16, 0),  # OS/2
@@ -24,6 +25,11 @@ _HEADERS = (
     (b"RIFF....WEBPVP8X", (24, 27), _LITTLE, (0, 0), 24, 1),
 )
 _HEADER_SIZE = 32
+# the columns as arrays, so that all rows are evaluated at once
+_STARTS, _SIDES, _ORDERS, _SKIPPED, _BITS, _ADDED = zip(*_HEADERS, strict=True)
+_MAGIC = np.array([list(start.ljust(_HEADER_SIZE, b".")) for start in _STARTS], np.uint8)
+_PLACES = np.array(_SIDES)[:, :, None] + np.array(_ORDERS)[:, None]
+_DIVISORS, _MODULI = 2 ** np.array(_SKIPPED), 2 ** np.array(_BITS, np.int64)[:, None]
 
 # of a GIF
 _EXTENSION, _CONTROL, _IMAGE, _TRAILER = 0x21, 0xF9, 0x2C, b"\x3b"
@@ -74,12 +80,12 @@ def limited_other(contents, max_pixels=None):
 def header_sides(contents):
     """Return width and height (int64) from the header of a PNG, GIF, BMP or WebP; 0 for any other file."""
     padded = tf.strings.join([tf.strings.substr(contents, 0, _HEADER_SIZE), b"\0" * _HEADER_SIZE])  # may be shorter
-    header = tf.io.decode_raw(tf.strings.substr(padded, 0, _HEADER_SIZE), tf.uint8)
-    is_this = tf.reduce_all((header == _MAGIC) | ~_IS_MAGIC, axis=1)  # (rows of the table,)
-    integers = tf.cast(tf.gather(header, _PLACES), tf.int64)  # (rows, 2, 4)
-    sides = tf.reduce_sum(integers * (1, 2**8, 2**16, 2**24), axis=-1) // _DIVISORS % _MODULI + _ADDED
+    header = tf.reshape(tf.io.decode_raw(tf.strings.substr(padded, 0, _HEADER_SIZE), tf.uint8), [_HEADER_SIZE])
+    is_this = tf.reduce_all((header == _MAGIC) | (_MAGIC == ord(".")), axis=1)  # (rows of the table,)
+    integers = tf.cast(tf.bitcast(tf.gather(header, _PLACES), tf.uint32), tf.int64)  # (rows, 2)
+    sides = integers // _DIVISORS % _MODULI + np.array(_ADDED)[:, None]
     sides = tf.minimum(sides, 2**32 - sides)  # sides of 32 bits are signed
-    return tf.where(is_this[:, None], sides, 0)[tf.argmax(tf.cast(is_this, tf.int32))]  # the first row that fits
+    return tf.gather(tf.where(is_this[:, None], sides, 0), tf.argmax(is_this))  # the first row that fits
 
 
 def limited(value, sides, max_pixels=None, kind=""):
@@ -173,16 +179,3 @@ def _cut(contents, max_pixels, max_blocks):
     frame = tf.strings.substr(padded, 0, tf.minimum(start, length)) + b",\0\0\0\0" + rest + _TRAILER
     margin = ((top, screen[1] - top - height), (left, screen[0] - left - width))
     return tf.where(is_whole, limited(frame, screen[::-1], max_pixels), contents), tf.where(is_whole, margin, 0), color
-
-
-def _columns():
-    """Return the columns of the table as arrays, so that all rows are evaluated at once."""
-    magic = [magic.ljust(_HEADER_SIZE, b".") for magic, *_ in _HEADERS]
-    magic = np.frombuffer(b"".join(magic), np.uint8).reshape(-1, _HEADER_SIZE)
-    places = [[[start + byte for byte in order] for start in starts] for _, starts, order, *_ in _HEADERS]
-    divisors = [[2**skipped for skipped in skips] for *_, skips, _, _ in _HEADERS]
-    moduli, added = [[2**bits] for *_, bits, _ in _HEADERS], [[plus] for *_, plus in _HEADERS]
-    return magic, magic != ord("."), np.array(places), np.array(divisors), np.array(moduli), np.array(added)
-
-
-_MAGIC, _IS_MAGIC, _PLACES, _DIVISORS, _MODULI, _ADDED = _columns()
