@@ -26,17 +26,11 @@ _MAX_PACKED, _MAX_TEXT = 2**17, 2**20  # bytes of compressed and of other texts
 _PADDING = b"\0" * 32  # behind the bytes, so that reading past their end is safe
 
 
-def _weights(size, *numbers):
-    """Return a matrix from `size` bytes to numbers, each the places of its bytes, least significant first."""
-    return [[256.0 ** places.index(byte) if byte in places else 0.0 for byte in range(size)] for places in numbers]
-
-
 # For JPEG, PNG and WebP: the place of the first part (segment or chunk); the bytes of its header and behind its data;
-# 1 if an odd length is rounded up. Then the length and the kind in the first 8 bytes of a part.
+# 1 if an odd length is rounded up. Then the places of the bytes of its length and its kind, least significant first;
+# byte 8 is 0.
 _SIZES = np.array([(2, 2, 0, 0), (8, 8, 4, 0), (12, 8, 0, 1)])
-_LENGTH_AND_KIND = np.array(
-    [_weights(8, (3, 2), (1, 0)), _weights(8, (3, 2, 1, 0), (7, 6, 5, 4)), _weights(8, (4, 5, 6, 7), (3, 2, 1, 0))]
-)
+_LENGTH_AND_KIND = np.array([[(3, 2, 8, 8), (1, 0, 8, 8)], [(3, 2, 1, 0), (7, 6, 5, 4)], [(4, 5, 6, 7), (3, 2, 1, 0)]])
 _WANTED = [int.from_bytes(kind, "big") for kind in (b"\xff\xe1", b"eXIf", b"tEXt", b"zTXt", b"iTXt", b"EXIF", b"XMP ")]
 _LAST = [int.from_bytes(kind, "big") for kind in (b"\xff\xda", b"IEND")]
 _HAS_NO_LENGTH = np.isin(np.arange(256), [*range(0xC0), 0xC8, *range(0xD0, 0xDA), *range(0xF0, 0xFE), 0xFF])  # of JPEG
@@ -62,9 +56,9 @@ _ORIENTATIONS = {
     for kind, form in _NUMBERS.items()
     for value in range(2, len(_TURNS))
 }
-# tag, type, count and offset of an entry of 12 bytes
-_LITTLE = np.transpose(_weights(12, (0, 1), (2, 3), (4, 5, 6, 7), (8, 9, 10, 11)))
-_BIG = np.transpose(_weights(12, (1, 0), (3, 2), (7, 6, 5, 4), (11, 10, 9, 8)))
+# tag, type, count and offset of an entry: the places of their bytes, least significant first; byte 12 is 0
+_LITTLE = np.array([(0, 1, 12, 12), (2, 3, 12, 12), (4, 5, 6, 7), (8, 9, 10, 11)])
+_BIG = np.array([(1, 0, 12, 12), (3, 2, 12, 12), (7, 6, 5, 4), (11, 10, 9, 8)])
 
 
 def read(contents, is_jpeg):
@@ -106,15 +100,14 @@ def _orientation(contents):
     exif = tf.strings.regex_replace(exif, rb"^(?:Exif\x00\x00)+", b"")
     padded = tf.strings.join([b"\0" * 4, exif, _PADDING])  # 4 bytes before: the header is read like an entry
     data, end = tf.io.decode_raw(padded, tf.uint8), tf.cast(tf.strings.length(exif), tf.int64) + 4
-    weights = tf.where(data[4] == ord("M"), _BIG, _LITTLE)
-    weights *= tf.cast(tf.strings.regex_full_match(exif, _TIFF), tf.float64)  # other bytes have no entries
+    order = tf.where(data[4] == ord("M"), _BIG, _LITTLE)
 
     def fields(places):
-        digits = tf.gather(data, tf.minimum(places, end)[:, None] + np.arange(12))
-        return tf.unstack(tf.cast(tf.matmul(tf.cast(digits, tf.float64), weights), tf.int64), num=4, axis=1)
+        found = tf.pad(tf.gather(data, tf.minimum(places, end)[:, None] + np.arange(12)), ((0, 0), (0, 1)))
+        return tf.unstack(tf.cast(tf.bitcast(tf.gather(found, order, axis=1), tf.uint32), tf.int64), num=4, axis=1)
 
-    directory = fields(np.zeros(1, np.int64))[3] + 4
-    count = tf.minimum(fields(directory)[0], tf.maximum(end - directory - 2, 0) // 12)[0]
+    directory, is_tiff = fields(np.zeros(1, np.int64))[3] + 4, tf.strings.regex_full_match(exif, _TIFF)
+    count = tf.where(is_tiff, tf.minimum(fields(directory)[0], tf.maximum(end - directory - 2, 0) // 12), 0)[0]
     entries = directory + 2 + 12 * tf.range(count)
     tag, kind, count, offset = fields(entries)
     size = tf.gather(_SIZE_OF_TYPE, tf.minimum(kind, len(_SIZE_OF_TYPE) - 1))
@@ -127,7 +120,7 @@ def _orientation(contents):
     value = tf.where([*_ORIENTATIONS] == value[:, None], [*_ORIENTATIONS.values()], 1)
     of_xmp = tf.strings.regex_replace(text, _XMP, rb"\1", False)
     of_xmp = tf.strings.to_number(tf.where(of_xmp == text, b"1", of_xmp), tf.int32)
-    uses_xmp = (tf.size(found) == 0) & tf.strings.regex_full_match(exif, b"(?:%b)?" % _TIFF)
+    uses_xmp = (tf.size(found) == 0) & (is_tiff | (exif == b""))
     return tf.where(uses_xmp & (of_xmp < len(_TURNS)), of_xmp, tf.maximum(tf.reduce_max(value), 1))
 
 
@@ -138,14 +131,15 @@ def _exif_and_text(contents):
     is_jpeg, is_webp = start[0] == 0xFF, start[0] == ord("R")
     row = tf.where(is_jpeg, 0, tf.where(is_webp, 2, 1))
     first, header, behind, odd = tf.unstack(tf.gather(_SIZES, row))
-    weights = tf.gather(_LENGTH_AND_KIND, row)
+    order = tf.gather(_LENGTH_AND_KIND, row)
     # A WebP ends where its first chunk says, and needs flags for EXIF (8) and XMP (4) in an extended header.
     end = tf.where(is_webp, tf.minimum(length, tf.cast(tf.bitcast(start[4:8], tf.int32), tf.int64) + 8), length)
     flags = tf.where(is_webp, tf.where(start[15] == ord("X"), start[20], 0), 12)
 
     def step(place, found):
-        digits = tf.cast(tf.io.decode_raw(tf.strings.substr(padded, place, 8), tf.uint8), tf.float64)
-        size, kind = tf.unstack(tf.cast(tf.linalg.matvec(weights, digits), tf.int64), num=2)
+        digits = tf.io.decode_raw(tf.strings.substr(padded, place, 8) + b"\0", tf.uint8)
+        digits = tf.bitcast(tf.reshape(tf.gather(digits, order), (2, 4)), tf.uint32)
+        size, kind = tf.unstack(tf.cast(digits, tf.int64))
         is_filling = (kind < 2**16) & ((kind < 0xFF00) | tf.gather(_HAS_NO_LENGTH, kind % 256))
         after = place + tf.where(is_filling, np.int64(1), header + size + behind + odd * (size % 2))
         part = tf.stack([place, header + size])[None, :]

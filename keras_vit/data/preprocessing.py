@@ -233,12 +233,10 @@ def _decode_jpeg(contents, max_pixels, scaled_for):
     shape = headers.jpeg_shape(contents, max_pixels)
     with tf.control_dependencies([shape]):
         if scaled_for is None:
-            image = decoded(1)
-        else:
-            smaller = tf.reduce_min(shape[:2] / tf.cast(_resized(scaled_for, shape[:2]), tf.int32))
-            index = tf.reduce_sum(tf.cast(smaller >= [*_RATIOS.values()], tf.int32)) - 1
-            image = tf.switch_case(index, [functools.partial(decoded, ratio) for ratio in _RATIOS])
-    return image
+            return decoded(1)
+        smaller = tf.reduce_min(shape[:2] / tf.cast(_resized(scaled_for, shape[:2]), tf.int32))
+        index = tf.reduce_sum(tf.cast(smaller >= [*_RATIOS.values()], tf.int32)) - 1
+        return tf.switch_case(index, [functools.partial(decoded, ratio) for ratio in _RATIOS])
 
 
 def _decode_no_jpeg(contents, max_pixels, has_python):
@@ -309,16 +307,11 @@ def _luma(image):
 
 
 def _resize_like_tensorflow(image, resized, start, wanted, method):
-    size = tf.cast(resized, tf.int32)
+    def work(image):
+        return tf.cast(tf.image.resize(image, tf.cast(resized, tf.int32), method=method), tf.float32)
 
-    def bilinear(image):
-        return tf.raw_ops.ResizeBilinear(images=image[None], size=size, half_pixel_centers=True)[0]
-
-    if method == "bilinear":
-        # TensorFlow resizes floats twice as fast as bytes, with equal results; a large image stays uint8.
-        image = tf.cond(tf.size(image) <= _LARGE, lambda: bilinear(tf.cast(image, tf.float32)), lambda: bilinear(image))
-    else:
-        image = tf.cast(tf.image.resize(image, size, method=method), tf.float32)
+    # TensorFlow resizes floats twice as fast as bytes, with equal results; a large image stays uint8.
+    image = tf.cond(tf.size(image) <= _LARGE, lambda: work(tf.cast(image, tf.float32)), lambda: work(image))
     (height, width), (top, left) = tf.unstack(wanted), tf.unstack(start)
     return image[top : top + height, left : left + width]
 
