@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_vit.compat.saved_objects import CrossEntropy
 
-# The error of TensorFlow's kernel, and that of `assert_labels`
+# The error of TensorFlow's kernel, and that of `check_labels` in a graph
 _OUTSIDE = re.compile(r"label value of\W+?(-?\d+)\W+which is outside the valid range of \[0, (\d+)\)")
 
 
@@ -66,29 +66,30 @@ def parts_here(labels):
     return [shard.data for shard in getattr(labels, "addressable_shards", ())] or [labels]
 
 
-def check_labels(rules, y, parts_of=parts_here):
-    """Raise a `ValueError` if labels of a batch, which are arrays, are not classes; see `Rule`."""
-    for rule in rules:
-        for part in map(np.asarray, rule.indices_in(y, parts_of)):
-            wrong = part[~rule.allows(part)]
-            if wrong.size:
-                raise ValueError(_in_words(wrong.max().item(), rule.classes))
-    return []
+def check_labels(rules, y, parts_of=parts_here, in_graph=False):
+    """Raise a `ValueError` if labels of a batch are not classes; see `Rule`.
+
+    In a graph of TensorFlow, return operations that fail instead.
+    """
+    check = _assert if in_graph else _check
+    return [check(rule, part) for rule in rules for part in rule.indices_in(y, parts_of)]
 
 
-def assert_labels(rules, y, parts_of):
-    """Return operations of a TensorFlow graph that fail if labels of a batch are not classes; see `Rule`."""
+def _check(rule, labels):
+    labels = np.asarray(labels)
+    wrong = labels[~rule.allows(labels)]
+    if wrong.size:
+        raise ValueError(_in_words(wrong.max().item(), rule.classes))
+
+
+def _assert(rule, labels):
     import tensorflow as tf
 
-    checks = []
-    for rule in rules:
-        for part in rule.indices_in(y, parts_of):
-            labels = tf.cast(part, "int64")
-            is_right = rule.allows(labels)
-            found = tf.reduce_max(tf.where(is_right, tf.int64.min, labels))
-            said = ["label value of", found, f"which is outside the valid range of [0, {rule.classes})"]
-            checks.append(tf.debugging.Assert(tf.reduce_all(is_right), said))
-    return checks
+    labels = tf.cast(labels, "int64")
+    is_right = rule.allows(labels)
+    found = tf.reduce_max(tf.where(is_right, tf.int64.min, labels))
+    said = ["label value of", found, f"which is outside the valid range of [0, {rule.classes})"]
+    return tf.debugging.Assert(tf.reduce_all(is_right), said)
 
 
 def _of_output(values, name, place):

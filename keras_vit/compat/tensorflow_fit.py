@@ -20,7 +20,7 @@ import types
 import keras
 
 from keras_vit.compat.kernels import ONEDNN, written_for
-from keras_vit.compat.labels import assert_labels, check_labels, label_rules
+from keras_vit.compat.labels import check_labels, label_rules
 from keras_vit.compat.parts import BackendFit, add, count_parts, first_tensor, loss_weight, share, take_part
 from keras_vit.compat.tensorflow_optimizers import correct_for_replicas, fuse_updates
 
@@ -155,8 +155,7 @@ class TensorFlowFit(BackendFit):
         def step(data):  # a missing target or weight is an Optional
             data = keras.tree.map_structure(lambda x: None if isinstance(x, tf.experimental.Optional) else x, data)
             _, y, _ = keras.utils.unpack_x_y_sample_weight(data)
-            check = check_labels if tf.executing_eagerly() else assert_labels
-            checks = check(rules, y, strategy.experimental_local_results)
+            checks = check_labels(rules, y, strategy.experimental_local_results, not tf.executing_eagerly())
             with tf.control_dependencies(checks):  # which operations without side effects do not wait for
                 return run(_map(tf.identity, data) if checks else data)
 

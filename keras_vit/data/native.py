@@ -142,12 +142,8 @@ def native_pipeline(
         longest = tf.reduce_max(tf.concat([_lengths(sequences), [1]], 0))
         return _shortened(sequences, tf.reduce_min(tf.boolean_mask(buckets, buckets >= longest))), labels
 
-    options = batches.options()
-    finished = batches.enumerate(arguments.get("start_step", 0)).map(finish).prefetch(1)
-    finished = finished.with_options(options)
-    finished.class_names = batches.class_names
-    if training:
-        finished.steps_per_epoch = batches.steps_per_epoch
+    finished = batches.enumerate(arguments.get("start_step", 0)).map(finish).prefetch(1).with_options(batches.options())
+    finished.steps_per_epoch, finished.class_names = batches.steps_per_epoch, batches.class_names
     return finished
 
 
@@ -250,12 +246,8 @@ def _balanced(lengths, count):
 
 def _joined(sequences, members):
     """Return sequences that hold the images `members`, (sequences, images), one after another."""
-    joined = {}
-    numbers = tf.range(tf.shape(members)[1])[:, None]
-    for name, values in sequences.items():
-        values = tf.gather(values, members)  # (sequences, images, length, ...)
-        if name == "coordinates":
-            image = tf.where(values[..., 4] >= 0, numbers, PADDING[4])
-            values = tf.concat([values[..., :4], image[..., None]], axis=-1)
-        joined[name] = tf.reshape(values, (tf.shape(members)[0], -1, values.shape[-1]))
-    return joined
+    # (sequences, images, length, ...)
+    patches, coordinates = (tf.gather(sequences[name], members) for name in ("patches", "coordinates"))
+    image = tf.where(coordinates[..., 4] >= 0, tf.range(tf.shape(members)[1])[:, None], PADDING[4])
+    joined = {"patches": patches, "coordinates": tf.concat([coordinates[..., :4], image[..., None]], axis=-1)}
+    return {name: tf.reshape(x, (tf.shape(members)[0], -1, x.shape[-1])) for name, x in joined.items()}

@@ -171,8 +171,6 @@ def _filtered(dataset, positions, size):
     with tf.device("CPU"):
         is_chosen = tf.constant(np.isin(np.arange(size), positions))
 
-    def choose(n, element):
-        return is_chosen[n]
-
-    # Functions on separate lines, because AutoGraph warns about two lambdas on one line.
-    return dataset.enumerate().filter(choose).map(lambda n, element: element)
+    # Lambdas on separate lines, because AutoGraph warns about two on one line.
+    chosen = dataset.enumerate().filter(lambda n, element: is_chosen[n])
+    return chosen.map(lambda n, element: element)
