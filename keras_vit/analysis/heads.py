@@ -115,9 +115,8 @@ def _summed(block, weights, cell):
     """Return the distance per head, averaged over queries and summed over images."""
     is_patch = block.places >= 0
     rows, columns = np.divmod(block.places, block.grid_size[1])
-    apart = np.hypot(
-        cell[0] * (rows[:, :, None] - rows[:, None]), cell[1] * (columns[:, :, None] - columns[:, None])
-    )  # (groups, queries, keys)
+    down, across = rows[:, :, None] - rows[:, None], columns[:, :, None] - columns[:, None]
+    apart = np.hypot(cell[0] * down, cell[1] * across)  # (groups, queries, keys)
     apart *= is_patch[:, :, None] & is_patch[:, None]
     return np.einsum("bghqk,gqk->h", block.grouped(weights), apart) / is_patch.sum()
 

@@ -20,18 +20,16 @@ RESIZED = ("window_size", "embedding.pad", "embedding.resize")
 # Fields that may differ if the head is new.
 OF_THE_HEAD = ("pooling", "norm_position", "class_token")
 
-_FIELDS = (
-    *("num_heads", "pooling", "norm_position", "position_embedding", "position_placement", *RESIZED, *CLOSE),
-    *("block.order", "block.rotary.kind", "block.rotary.theta", "block.rotary.reference_grid"),
-    *("head.map_heads", "head.map_prefix", "embedding.square_positions", "window.size", "window.global_blocks"),
-    "head.normalize",
-)
 # Fields that are stated only if they differ from these values, which most models have.
 _USUAL = {
     **{"block.order": "pre_norm", "block.rotary.kind": None, "head.map_prefix": False},
     **{"embedding.pad": False, "embedding.square_positions": False, "window.size": None, "head.normalize": False},
     **{"head.map_heads": None, "block.rotary.reference_grid": None},
 }
+_FIELDS = (
+    *("num_heads", "pooling", "norm_position", "position_embedding", "position_placement", "window_size", *CLOSE),
+    *("embedding.resize", "block.rotary.theta", "window.global_blocks", *_USUAL),
+)
 # Fields about how a model runs; a file does not state them.
 _RUNTIME = ("dtype", "include_preprocessing", "remat", "scan_layers")
 _whole_config = one_config_of(ViTConfig, SwinConfig, BiTConfig, AxialResNetConfig)

@@ -1,5 +1,7 @@
 """Random subsets of the patches: PatchDropout for training, and the layers of a masked autoencoder."""
 
+from functools import partial
+
 import keras
 from keras import ops
 
@@ -68,9 +70,7 @@ class VisiblePatches(Layer):
         ValueError: if a value is out of range; at build, if all patches or none would be removed.
     """
 
-    own_checks = {
-        "mask_ratio": lambda name, value: checks.check_number(name, value, "number in (0, 1)", lambda x: 0 < x < 1)
-    }
+    own_checks = {"mask_ratio": partial(checks.check_number, kind="number in (0, 1)", is_valid=lambda x: 0 < x < 1)}
 
     def __init__(self, mask_ratio, num_prefix_tokens=0, seed=None, **kwargs):
         super().__init__(**kwargs)

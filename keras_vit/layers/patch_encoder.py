@@ -144,10 +144,9 @@ def cut_patches(images, grid_size):
     """Cut images (batch, height, width, channels) -> (batch, patches, height, width, channels), row by row."""
     height, width, channels = images.shape[1:]
     rows, columns = grid_size
-    cells = ops.reshape(images, (-1, rows, height // rows, columns, width // columns, channels))
-    return ops.reshape(
-        ops.transpose(cells, (0, 1, 3, 2, 4, 5)), (-1, rows * columns, height // rows, width // columns, channels)
-    )
+    down, across = height // rows, width // columns
+    cells = ops.transpose(ops.reshape(images, (-1, rows, down, columns, across, channels)), (0, 1, 3, 2, 4, 5))
+    return ops.reshape(cells, (-1, rows * columns, down, across, channels))
 
 
 def resize_patch_kernel(kernel: Tensor, size: Size) -> Tensor:

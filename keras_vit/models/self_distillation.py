@@ -10,17 +10,11 @@ from keras import ops
 from keras_vit.compat.graph import keep_beside_graph
 from keras_vit.config.base import ARGUMENTS
 from keras_vit.layers.projection_head import ProjectionHead
+from keras_vit.models import self_distillation_loss as losses
 from keras_vit.models.base import head_dtype
 from keras_vit.models.derived import check_pools, clone, feature_extractor
 from keras_vit.models.encoders import read_by_head
 from keras_vit.models.scanned import check_unscanned
-from keras_vit.models.self_distillation_loss import (
-    SelfDistillationLoss,
-    cosine_schedule,
-    moving_average,
-    teacher_probabilities,
-    temperature_schedule,
-)
 from keras_vit.models.training_model import TrainingModel
 from keras_vit.typing import Tensor
 
@@ -166,9 +160,10 @@ class SelfDistillation(TrainingModel):
         given, counts = self.settings, {"epochs": epochs, "steps_per_epoch": steps_per_epoch}
         self._epochs = {key: ARGUMENTS[key](key, count) for key, count in counts.items()}
         warmup = (given["warmup_temperature"], given["teacher_temperature"], given["warmup_epochs"])
-        self._temperatures = temperature_schedule(*warmup, epochs).astype("float32")
-        self._momenta = cosine_schedule(given["teacher_momentum"], 1.0, epochs * steps_per_epoch).astype("float32")
-        loss = SelfDistillationLoss(given["student_temperature"]) if loss is None else loss
+        self._temperatures = losses.temperature_schedule(*warmup, epochs).astype("float32")
+        momenta = losses.cosine_schedule(given["teacher_momentum"], 1.0, epochs * steps_per_epoch)
+        self._momenta = momenta.astype("float32")
+        loss = losses.SelfDistillationLoss(given["student_temperature"]) if loss is None else loss
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
     def get_compile_config(self):
@@ -193,9 +188,9 @@ class SelfDistillation(TrainingModel):
         features = [_per_crop(self._bodies[0], views, training) for views in crops]
         logits = self.student_head(ops.concatenate(features, axis=1))
         taught = ops.stop_gradient(self.teacher_head(_per_crop(self._bodies[1], crops[0], False)))
-        probabilities = teacher_probabilities(taught, self.center, self._temperature())
+        probabilities = losses.teacher_probabilities(taught, self.center, self._temperature())
         if training and self.settings["center_momentum"] is not None:
-            self.center.assign(moving_average(self.center, _mean(taught), self.settings["center_momentum"]))
+            self.center.assign(losses.moving_average(self.center, _mean(taught), self.settings["center_momentum"]))
         return {"student": logits, "teacher": probabilities}
 
     def train_step(self, *arguments):
@@ -240,7 +235,7 @@ class SelfDistillation(TrainingModel):
         pairs = (self.teacher, self.student), (self.teacher_head, self.student_head)
         for average, value in (pair for two in pairs for pair in zip(*(one.variables for one in two), strict=True)):
             if keras.backend.is_float_dtype(average.dtype):
-                average.assign(moving_average(average, value, ops.cast(momentum, average.dtype)))
+                average.assign(losses.moving_average(average, value, ops.cast(momentum, average.dtype)))
         self.step.assign(self.step + 1)
 
     def _temperature(self):
