@@ -19,6 +19,10 @@ Check = Callable[[str, Any], Any]
 
 GELUS = ("tanh", "erf", "quick")
 REMAT = ("attention", "block")  # what the backward pass computes again
+POSITION_EMBEDDINGS = (
+    *("learned", "learned_2d", "factorized", "sincos2d", "sincos2d_mae", "relative", "relative_2d", "none"),
+)
+POSITION_PLACEMENTS = ("stem", "every", "shared")
 RESIZE_METHODS = (
     *("align_corners", "bilinear", "bilinear_antialias", "bicubic", "bicubic_antialias", "bicubic_offset"),
     *("geometric", "geometric_cubic"),  # of tables of offsets
@@ -90,11 +94,9 @@ ARGUMENTS: dict[str, Check] = {name: check for check, names in _NAMES.items() fo
     "gelu": one_of(GELUS),
     "norm_position": one_of(("before_pooling", "after_pooling", "none")),
     "pooling": one_of(("token", "gap", "token_gap", "map", "aim", "first", "unpooled", "token_unpooled")),
-    "position_embedding": one_of(
-        ("learned", "learned_2d", "factorized", "sincos2d", "sincos2d_mae", "relative", "relative_2d", "none")
-    ),
+    "position_embedding": one_of(POSITION_EMBEDDINGS),
     "position_init": one_of(("normal", "sincos2d_mae")),
-    "position_placement": one_of(("stem", "every", "shared")),
+    "position_placement": one_of(POSITION_PLACEMENTS),
     "remat": _remat,
     "resize": optional(one_of(RESIZE_METHODS)),
 }
