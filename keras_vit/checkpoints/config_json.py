@@ -20,9 +20,6 @@ from keras_vit.files import read_table, read_toml
 from keras_vit.layers.position_grid import square_grid
 from keras_vit.logs import LOGGER
 
-_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_OPENAI_MEAN, _OPENAI_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-
 
 @dataclasses.dataclass(frozen=True)
 class Stated:
@@ -259,19 +256,17 @@ def _class_name(name, value):
 
 # --- OpenCLIP
 
-_OPENCLIP_INTERPOLATIONS = {"bicubic": "bicubic", "bilinear": "bilinear_antialias"}
-
 
 def _read_openclip(values, entries):
     """Read an open_clip_config.json; `vision_cfg` describes the image tower, or names a model of timm."""
     model = values["model_cfg"]
     vision, images = dict(model["vision_cfg"]), values.get("preprocess_cfg") or {}
     size = checks.check_pair("image_size in vision_cfg", vision.get("image_size", 224))
+    preprocessing = _torchvision_preprocessing("openclip", images, size, size)
     if "timm_model_name" in vision:
         architecture = check_string("timm_model_name", vision["timm_model_name"])
         if find_foreign(architecture) is None:
             raise ValueError(f"timm_model_name must be a model that keras_vit builds; got {architecture!r}")
-        preprocessing = _openclip_preprocessing(size, images)
         fields, notes = of_architecture(architecture, {}, entries)
         return Stated(fields, None, None, preprocessing, notes, architecture=architecture)
     act, norm = vision.pop("act_kwargs", None) or {}, vision.pop("norm_kwargs", None) or {}
@@ -284,19 +279,7 @@ def _read_openclip(values, entries):
         fields["norm_position"] = "after_pooling"
     published = ("clip",) if fields["gelu"] == "quick" else ("openclip",)
     sizes = _sizes(size, fields["patch_size"], "image_size in vision_cfg")
-    return Stated(fields, preprocessing=_openclip_preprocessing(size, images), published=published, **sizes)
-
-
-def _openclip_preprocessing(size, values):
-    is_squashed = _one_of("resize_mode", values.get("resize_mode", "shortest"), {"shortest": False, "squash": True})
-    return Preprocessing(
-        size=size if is_squashed else max(size),
-        crop=None if is_squashed else size,
-        interpolation=_one_of("interpolation", values.get("interpolation", "bicubic"), _OPENCLIP_INTERPOLATIONS),
-        rounding="torchvision",
-        mean=tuple(values.get("mean", _OPENAI_MEAN)),
-        std=tuple(values.get("std", _OPENAI_STD)),
-    )
+    return Stated(fields, preprocessing=preprocessing, published=published, **sizes)
 
 
 # --- timm
@@ -330,33 +313,35 @@ def _read_timm(values, family, layout, entries):
     return Stated(fields, **sizes, **about)
 
 
-_TIMM_CROP_MODES = {"center": False, "squash": True}
-_TIMM_INTERPOLATIONS = {"nearest": "nearest", "bilinear": "bilinear_antialias", "bicubic": "bicubic"}
-
-
 def _timm_preprocessing(values):
     """Return timm's evaluation preprocessing (`timm.data.create_transform`): resize to size / crop_pct, crop."""
     if "input_size" not in values:
         return None
     *_, height, width = check_integers("input_size in pretrained_cfg", values["input_size"])
     ratio = checks.check_positive("crop_pct in pretrained_cfg", values.get("crop_pct", 0.875))
-    sides = [math.floor(side / ratio) for side in (height, width)]
-    is_squashed = _one_of("crop_mode in pretrained_cfg", values.get("crop_mode") or "center", _TIMM_CROP_MODES)
-    interpolation = values.get("interpolation") or "bilinear"
+    size = tuple(math.floor(side / ratio) for side in (height, width))
+    return _torchvision_preprocessing("timm", values, size, (height, width), " in pretrained_cfg")
+
+
+def _torchvision_preprocessing(library, values, size, crop, place=""):
+    """Return the preprocessing of a library that resizes with torchvision; `place` is the end of keys in messages."""
+    row = _PROCESSORS[library]
+    values = {**row, **{key: value for key, value in values.items() if value not in (None, "")}}
+    is_squashed = _one_of(f"{row['mode']}{place}", values[row["mode"]], row["modes"])
     return Preprocessing(
-        size=tuple(sides) if is_squashed else max(sides),
-        crop=(height, width),
-        interpolation=_one_of("interpolation in pretrained_cfg", interpolation, _TIMM_INTERPOLATIONS),
+        size=size if is_squashed else max(size),
+        crop=crop,
+        interpolation=_one_of(f"interpolation{place}", values["interpolation"], row["interpolations"]),
         rounding="torchvision",
-        mean=tuple(values.get("mean", _IMAGENET_MEAN)),
-        std=tuple(values.get("std", _IMAGENET_STD)),
+        mean=tuple(values["mean"]),
+        std=tuple(values["std"]),
     )
 
 
 # --- preprocessor_config.json
 
+_PROCESSORS = read_toml("checkpoints/image_processors.toml")
 HF_INTERPOLATIONS = {0: "nearest", 2: "bilinear_antialias", 3: "bicubic"}  # numbers of PIL.Image.Resampling
-_PROCESSOR_TYPES = read_toml("checkpoints/image_processors.toml")
 
 
 def _huggingface_preprocessing(values, usual=None):
@@ -365,7 +350,7 @@ def _huggingface_preprocessing(values, usual=None):
         return None
     kind = str(values.get("image_processor_type") or values.get("feature_extractor_type") or usual)
     kind = re.sub("(FeatureExtractor|ImageProcessor)(Fast|Pil)?$", "", kind)
-    defaults = _PROCESSOR_TYPES.get(kind, _PROCESSOR_TYPES["ViT"])
+    defaults = _PROCESSORS.get(kind, _PROCESSORS["ViT"])
     values, native = defaults | {key: value for key, value in values.items() if value is not None}, {}
     for key in ("do_resize", "do_rescale"):
         _checked_value(key, values.get(key, True), [True])
