@@ -99,10 +99,6 @@ def _of_dinov2(config):
     return {"mlp_ratio": round(ratio) if ratio == round(ratio) else ratio}
 
 
-def _of_dinov3(config):
-    return {"value_bias": config.qkv_bias, **({"hidden_act": "silu"} if config.block.gated else {})}
-
-
 def _of_beit(config):
     is_shared = config.position_placement == "shared"
     return {"use_relative_position_bias": not is_shared, "use_shared_relative_position_bias": is_shared}
@@ -116,14 +112,11 @@ _SPECIAL_KEYS = {
         **({} if config.representation_size is None
            else {"pooler_output_size": config.representation_size, "pooler_act": "tanh"}),
     },
-    "swin": lambda config: {
-        "hidden_size": config.stage_dim(len(config.depths) - 1), "use_absolute_embeddings": False,
-    },
+    "swin": lambda config: {"hidden_size": config.stage_dim(len(config.depths) - 1)},
     "dinov2": _of_dinov2,
-    "dinov3": _of_dinov3,
+    "dinov3": lambda config: {"hidden_act": "silu"} if config.block.gated else {},
     "aimv2": lambda config: {
-        "hidden_act": "silu", "use_head": config.pooling == "aim",
-        "is_native": config.position_embedding == "sincos2d_mae",
+        "use_head": config.pooling == "aim", "is_native": config.position_embedding == "sincos2d_mae",
     },
     "beit": _of_beit,
     "siglip2": lambda config: {"num_patches": _square("embedding.position_grid", config.table_grid) ** 2},
