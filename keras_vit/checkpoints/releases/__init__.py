@@ -8,24 +8,11 @@ import re
 from keras_vit import checks
 from keras_vit.checkpoints.releases.release import HUB, Release
 from keras_vit.config import Preprocessing
-from keras_vit.files import read_table
+from keras_vit.files import read_table, read_toml
 
 BEST = "imagenet"  # the name in keras.applications: the best published ImageNet-1k checkpoint
 _DATA_SET, _LARGE = "imagenet2012", "imagenet21k"
-# Best first, by the published top-1 of ViT-B/16, DeiT-B and BiT-R152x4 at one size (top1 in the table).
-_RANKED = (
-    "augreg+imagenet2012",
-    "imagenet21k+imagenet2012",
-    "imagenet22k+imagenet2012",
-    "imagenet2012-distilled",
-    "imagenet2012",
-    "sam",
-)
-# Names of the files of AugReg (arXiv 2106.10270); those with a data set are fine-tuned. X is a number.
-_AUGREG = (
-    "MODEL-(i1k|i21k|i21k_30)-(300|30)ep-lr_X-aug_(none|light0|light1|medium1|medium2|strong1|strong2)-wd_X-do_X-sd_X"
-    "(--(imagenet2012|cifar10|cifar100|oxford_iiit_pet|kitti|resisc45)-steps_(20k|10k|2k|0k)-lr_X-res_(224|384))?"
-)
+_NAMES = read_toml("checkpoints/releases/names.toml")
 _PARSED = ("arguments", "bytes", "preprocessing", "representation_size", "top1")
 
 
@@ -70,7 +57,7 @@ def find_release(model, weights, image_size=None):
     candidates = [release for release in list_releases(model) if weights in aliases_of(release)]
     if candidates:
         # every size is equally far from infinity, so None selects the largest
-        rank = {alias: place for place, alias in enumerate(_RANKED)}
+        rank = {alias: place for place, alias in enumerate(_NAMES["ranked"])}
         return min(candidates, key=lambda r: (abs(r.image_size - side), -r.image_size, rank.get(r.alias, 0)))
     return _find_by_name(model, weights)
 
@@ -108,9 +95,10 @@ def _find_augreg(file, model):
     listed = [r for r in _releases() if r.directory == "augreg" and r.file.startswith(f"{architecture}-")]
     if not listed:
         return []
-    match = re.fullmatch(_AUGREG.replace("MODEL", architecture).replace("_X", r"_[\d.]+"), file)
+    form = _NAMES["augreg"]
+    match = re.fullmatch(form.replace("MODEL", architecture).replace("_X", r"_[\d.]+"), file)
     if match is None:
-        raise ValueError(f"the name of an AugReg file must be {_AUGREG}; got {file!r}; {_published(model)}")
+        raise ValueError(f"the name of an AugReg file must be {form}; got {file!r}; {_published(model)}")
     upstream, *_, data_set, _, size = match.groups()
     data_set, size = data_set or (_DATA_SET if upstream == "i1k" else _LARGE), int(size or 224)
     # The files of a model differ in size by head and position table, and only imagenet21k has a large head.

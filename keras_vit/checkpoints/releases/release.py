@@ -5,21 +5,10 @@ import functools
 
 from keras_vit import checks
 from keras_vit.config import Preprocessing
-from keras_vit.files import read_table
+from keras_vit.files import read_table, read_toml
 
 HUB = "hf://"
-
-# data set -> logits of a head for it
-CLASSES = {
-    "imagenet21k": 21843,
-    "imagenet22k": 21841,  # Swin's: ImageNet-21k without the two ids that seem to have no images
-    "imagenet2012": 1000,
-    "cifar10": 10,
-    "cifar100": 100,
-    "oxford_iiit_pet": 37,
-    "kitti": 4,
-    "resisc45": 45,
-}
+CLASSES = read_toml("checkpoints/releases/names.toml")["classes"]  # data set -> logits of a head for it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
