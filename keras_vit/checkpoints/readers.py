@@ -50,11 +50,10 @@ def open_checkpoint(path):
     if not os.path.exists(check_regular(path)):
         raise FileNotFoundError(f"weights must be an existing file or folder; got {quoted(str(path))}")
     if path.is_dir():
-        path = next(
-            (path / name for name in ("model.safetensors", INDEX, OPENCLIP[0]) if (path / name).is_file()), path
-        )
-        if path.is_dir():
+        found = [path / name for name in ("model.safetensors", INDEX, OPENCLIP[0]) if (path / name).is_file()]
+        if not found:
             raise FileNotFoundError(f"a folder of weights must hold model.safetensors; {str(path)!r} does not")
+        path = found[0]
     if path.name == INDEX:
         parts = {name: open_checkpoint(path.with_name(name)) for name in parts_of(path)}
         first, entries = next(iter(parts.values())), _mapped(path, parts)
@@ -73,10 +72,10 @@ def open_checkpoint(path):
     config, preprocessor = found.config, None
     if found.kind == "safetensors":
         _check_scales(path, entries)
-        config = _json_beside(path, OPENCLIP[1] if path.name == OPENCLIP[0] else "config.json")
-        preprocessor = _json_beside(path, PROCESSORS[0])
+        config = json_beside(path, OPENCLIP[1] if path.name == OPENCLIP[0] else "config.json")
+        preprocessor = json_beside(path, PROCESSORS[0])
         if preprocessor is None or preprocessor.get("image_processor") is None:
-            preprocessor = _json_beside(path, PROCESSORS[1])
+            preprocessor = json_beside(path, PROCESSORS[1])
     return Checkpoint(path, found.kind, entries, found.metadata, config, preprocessor)
 
 
@@ -142,7 +141,7 @@ def parts_of(index):
 
 def _weight_map(index):
     """Return {array or group: list of the files that hold it}."""
-    weight_map = _json_beside(index, index.name).get("weight_map")
+    weight_map = json_beside(index, index.name).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise Refused(f"{str(index)!r} must have a weight_map from arrays to files; got {quoted(weight_map)}")
     suffix, lists = (".safetensors", ()) if index.name == INDEX else (".weights.h5", list)
@@ -193,7 +192,7 @@ def _read_shards(path):
             left.discard((group, file))
     if left:
         raise Refused("its weight_map must name the files that hold the arrays; {1!r} has no {0}".format(*min(left)))
-    return Checkpoint(path, "h5", entries, _json_beside(path, path.name).get("metadata", {}))
+    return Checkpoint(path, "h5", entries, json_beside(path, path.name).get("metadata", {}))
 
 
 def _read_safetensors(path):
@@ -248,7 +247,13 @@ def _check_scales(path, entries):
             )
 
 
-def _json_beside(path, name):
+def json_beside(path, name):
+    """Return the dict in a JSON file in the folder of another file, None if there is none.
+
+    Args:
+        path: `pathlib.Path` of the other file.
+        name: name of the JSON file.
+    """
     path = check_regular(path.with_name(name))
     return parse_json(repr(str(path)), path.stat().st_size, path.read_bytes) if path.is_file() else None
 

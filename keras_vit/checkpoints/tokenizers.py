@@ -7,7 +7,7 @@ import string
 import numpy as np
 
 from keras_vit import checks
-from keras_vit.files import check_regular, parse_json
+from keras_vit.checkpoints.readers import json_beside
 
 TOKENIZER = "tokenizer.json"
 SETTINGS = ("special_tokens_map.json", "tokenizer_config.json")  # the second has precedence
@@ -51,9 +51,8 @@ def read_tokenizer(folder, context_length, cleaning):
     with _explained(f"{str(path)!r} must be a tokenizer of Hugging Face"):
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     stated = {}
-    for file in (folder / name for name in SETTINGS):
-        if check_regular(file).is_file():
-            stated |= parse_json(repr(str(file)), file.stat().st_size, file.read_bytes)
+    for name in SETTINGS:
+        stated |= json_beside(path, name) or {}
     pad = stated.get("pad_token") or stated.get("eos_token")
     pad = pad.get("content") if isinstance(pad, dict) else pad
     pad_id = tokenizer.token_to_id(pad) if isinstance(pad, str) else None

@@ -18,7 +18,7 @@ def huggingface_json(model, model_type, about):
     Raises:
         CannotHold: if the files cannot describe the model.
     """
-    config, row, unknown = model.config, HF_TYPES[model_type], {}
+    config, row = model.config, HF_TYPES[model_type]
     preprocessing, keys = model.preprocessing, KEYS[row["keys"]]
     values = {
         "architectures": [row["architectures"][0 if config.include_top else 1]],
@@ -28,26 +28,23 @@ def huggingface_json(model, model_type, about):
         **row.get("writes", {}),
         **about,
     }
+    special = {"patch_size": _side(config.patch_size), **_SPECIAL_KEYS.get(row["keys"], lambda config: {})(config)}
     for key, (field, check) in keys.items():
         value = None if field is None else config.field(field)
         if isinstance(check, dict):
-            value = next((theirs for theirs, ours in check.items() if ours == value), None)
-            unknown |= {key: field} if value is None else {}
+            ours, value = value, next((theirs for theirs, known in check.items() if known == value), None)
+            if value is None and key not in special:
+                raise CannotHold(
+                    f"layout 'huggingface' needs {field} among {list(check.values())} for {model_type}; the model has "
+                    f"{ours!r}"
+                )
         if value is not None:
             values[key] = value
-    values["patch_size"] = _side(config.patch_size)
-    values |= _SPECIAL_KEYS.get(row["keys"], lambda config: {})(config)
-    for key in sorted(unknown.keys() - values.keys()):
-        choices = list(keys[key][1].values())
-        raise CannotHold(
-            f"layout 'huggingface' needs {unknown[key]} among {choices} for {model_type}; the model has "
-            f"{config.field(unknown[key])!r}"
-        )
-    problem = next((theirs for theirs, ours in PROBLEMS.items() if ours == config.classifier_activation), None)
-    if config.classifier_activation is not None and problem is not None:
-        values["problem_type"] = problem
-    resamples = {name: number for number, name in HF_INTERPOLATIONS.items()}
-    resamples["bilinear"] = resamples["bilinear_antialias"]
+    values |= special
+    problems = {ours: theirs for theirs, ours in PROBLEMS.items() if ours is not None}
+    if config.classifier_activation in problems:
+        values["problem_type"] = problems[config.classifier_activation]
+    resamples = {name: number for number, name in HF_INTERPOLATIONS.items()} | {"bilinear": 2}  # also antialiased
     if preprocessing.interpolation not in resamples:
         raise CannotHold(
             f"preprocessor_config.json supports the interpolations {list(resamples)}; "
