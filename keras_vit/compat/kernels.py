@@ -29,7 +29,7 @@ _RESERVED_DRAWS = 64  # more than a layer draws from one seed generator per call
 
 @contextlib.contextmanager
 def written_for(reader):
-    """Trace graphs for `reader`, `ONEDNN` or `CONVERTER`, inside this context."""
+    """Trace graphs for `reader`, `ONEDNN`, `CONVERTER` or None, for no special form, inside this context."""
     token = _READER.set(reader)
     try:
         yield
@@ -359,7 +359,8 @@ def recompute(layers, call, *inputs):
     if _RECOMPUTED.get():
         return call(*inputs)
     weights = [weight for layer in layers for weight in layer.weights]
-    states = [state for layer in layers for state in _seed_states(layer)]
+    is_weight = set(map(id, weights))
+    states = [variable for layer in layers for variable in layer.variables if id(variable) not in is_weight]
     seeds = [ops.copy(state) for state in states]
 
     def forward(*arguments):
@@ -378,8 +379,3 @@ def recompute(layers, call, *inputs):
     for state, seed in zip(states, seeds, strict=True):
         state.assign(seed + ops.convert_to_tensor([0, _RESERVED_DRAWS], dtype=seed.dtype))
     return outputs
-
-
-def _seed_states(layer):
-    weights = {id(weight) for weight in layer.weights}
-    return [variable for variable in layer.variables if id(variable) not in weights]

@@ -11,7 +11,6 @@ Keras divides the mean of each loss, and each added loss, by the number of repli
 factors.
 """
 
-import contextlib
 import inspect
 import itertools
 import math
@@ -98,15 +97,12 @@ class TensorFlowFit(BackendFit):
         return gradients, self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     def test_step(self, data):
-        with self._for_inference():
+        with written_for(None if self.jit_compile else ONEDNN):
             return super().test_step(data)
 
     def predict_step(self, data):
-        with self._for_inference():
+        with written_for(None if self.jit_compile else ONEDNN):
             return super().predict_step(data)
-
-    def _for_inference(self):
-        return contextlib.nullcontext() if self.jit_compile else written_for(ONEDNN)
 
     def make_train_function(self, force=False):
         if self.train_function is not None and not force:

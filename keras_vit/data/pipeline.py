@@ -246,8 +246,7 @@ def check(source, preprocessing, batch_size, shard=(0, 1), dtype="float32"):
     ops.check(preprocessing)
     checks.check_integer("batch_size", batch_size)
     checks.check_choice("dtype", dtype, DTYPES[:1] if preprocessing.max_tokens else DTYPES)
-    is_pair = isinstance(shard, (tuple, list)) and len(shard) == 2
-    is_pair = is_pair and all(isinstance(part, int) and not isinstance(part, bool) for part in shard)
+    is_pair = isinstance(shard, (tuple, list)) and [type(part) for part in shard] == [int, int]
     if not is_pair or not 0 <= shard[0] < shard[1]:
         raise ValueError(
             f"shard must be a pair of integers (index, count), index from 0 to count - 1; got shard={shard!r}"

@@ -153,7 +153,8 @@ def resize(preprocessing, image):
         start += tf.cast((resized - wanted) % 4 == 3, tf.int64)  # Python's round: 1.5 becomes 2, and 2.5 does too
     image = resizer(image, resized, start, wanted, kernel or preprocessing.interpolation)
     if preprocessing.pad:
-        image = _padded(preprocessing, image)
+        missing = [(0, side - tf.shape(image)[axis]) for axis, side in enumerate(preprocessing.image_size)]
+        image = _framed(image, missing, [255.0 * value for value in preprocessing.mean])
     sides = (None, None) if preprocessing.max_tokens else preprocessing.image_size
     return tf.ensure_shape(image, (*sides, preprocessing.channels))
 
@@ -250,8 +251,7 @@ def _decode_no_jpeg(contents, max_pixels, has_python):
 
     def decode_gif():
         file, margin, color = headers.first_frame(contents, max_pixels)
-        image, margin = decode_any(file), tf.pad(margin, ((0, 1), (0, 0)))
-        return tf.where(tf.pad(tf.ones_like(image, tf.bool), margin), tf.pad(image, margin), color)
+        return _framed(decode_any(file), margin, color)
 
     header = tf.strings.join([tf.strings.substr(contents, 0, 66), b"\0" * 66])  # padded: the file may be shorter
     is_bmp, bits_per_pixel = tf.strings.substr(header, 0, 2) == b"BM", tf.strings.substr(header, 28, 2)
@@ -396,8 +396,7 @@ def _resized(preprocessing, shape):
     return tf.cast(tf.round(size * sides / tf.reduce_min(sides)), tf.int64)
 
 
-def _padded(preprocessing, image):
-    """Return an image of the full size: the mean below and to the right of the resized one."""
-    missing = tf.stack([(0, side - tf.shape(image)[axis]) for axis, side in enumerate(preprocessing.image_size)])
-    missing, mean = tf.pad(missing, ((0, 1), (0, 0))), [255.0 * value for value in preprocessing.mean]
-    return tf.where(tf.pad(tf.ones_like(image, tf.bool), missing), tf.pad(image, missing), mean)
+def _framed(image, margin, color):
+    """Return an image in a frame of one color: `margin` are the rows above and below, the columns left and right."""
+    margin = tf.pad(tf.stack(margin), ((0, 1), (0, 0)))
+    return tf.where(tf.pad(tf.ones_like(image, tf.bool), margin), tf.pad(image, margin), color)

@@ -145,12 +145,11 @@ def index_records(paths, parts=None):
 
     def read(n):
         path, (_, offset, length) = tensors[0][tensors[1][n]], tf.unstack(tensors[2][n])
-        options = {"output_types": [tf.string], "output_shapes": [()]}
-        dataset = tf.raw_ops.TFRecordDatasetV2(
+        records = tf.raw_ops.TFRecordDatasetV2(
             filenames=[path], compression_type="", buffer_size=length + _HEADER + _FOOTER, byte_offsets=[offset]
         )
-        first = tf.raw_ops.TakeDataset(input_dataset=dataset, count=tf.constant(1, tf.int64), **options)
-        return tf.raw_ops.DatasetToSingleElement(dataset=first, **options)[0]
+        spec = tf.TensorSpec((), tf.string)
+        return tf.data.experimental.from_variant(records, spec).take(1).get_single_element()
 
     return len(files), read, lambda n: f"{paths[files[n]]}, record {records[n][0]}"
 

@@ -9,7 +9,6 @@ import keras
 import numpy as np
 
 from keras_vit import checks, files
-from keras_vit.compat.inference import inference
 from keras_vit.config import Preprocessing
 from keras_vit.data.sources import LabelledData
 from keras_vit.evaluation.labelled import check_labels, match_labels, open_labelled
@@ -136,10 +135,8 @@ def _few_shot(frozen, train, test, shots, seeds, l2, verbose):
     labels = check_labels("train", train.labels, len(class_names))
     draws = [draw_shots(labels, class_names, max(shots), seed) for seed in seeds]
     needed = np.unique(draws)
-    (batches, steps), (test_batches, test_steps) = train.batches(needed), test.batches()
-    forward = inference(frozen.graph, compiled=test_steps is None or steps + test_steps > 2)
-    x, _ = frozen.read(forward, batches, steps, verbose)
-    x_test, y_test = frozen.read(forward, test_batches, test_steps, verbose)
+    x, _ = frozen.read(*train.batches(needed), verbose=verbose)
+    x_test, y_test = frozen.read(*test.batches(), verbose=verbose)
     y_test = places[check_labels("test", y_test, len(places))]
 
     def accuracy_of(draw):

@@ -4,6 +4,7 @@
 """
 
 import dataclasses
+import functools
 
 import keras
 import numpy as np
@@ -140,7 +141,7 @@ def linear_probe(
         names = train.class_names or numbered_names(int(train.labels.max()))
         positions = np.sort(draw_shots(train.labels, names, checks.check_integer("shots", shots), seed), axis=None)
     batches, steps = train.batches(positions)
-    x, y = frozen.read(inference(frozen.graph, compiled=steps != 1), batches, steps, verbose)
+    x, y = frozen.read(batches, steps, verbose=verbose)
     check_labels("train", y, train.class_names and len(train.class_names))
     classes = len(train.class_names or numbered_names(int(y.max())))
     if classes < 2:
@@ -185,11 +186,16 @@ class FrozenFeatures:
         self.layer = ", ".join(names)
         self.graph = keras.Model(self.model.inputs[0], _pooled(tensors))
 
-    def read(self, forward, batches, steps, verbose):
+    @functools.cached_property
+    def _compiled(self):
+        return inference(self.graph)
+
+    def read(self, batches, steps, *, verbose):
         """Return the features, float32 (images, dim), and the labels (images,) of all batches of (inputs, labels).
 
-        `forward` is the `inference` of `graph`; the other arguments are those of `run_batches`.
+        The arguments are those of `run_batches`. Do not change the weights of the model between two calls.
         """
+        forward = inference(self.graph, compiled=False) if steps == 1 else self._compiled
         found = run_batches(forward, self.model, "features", f"features of {self.layer}", batches, steps, verbose)
         return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
 

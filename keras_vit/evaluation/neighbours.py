@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_vit import checks, files
-from keras_vit.compat.inference import inference
 from keras_vit.config import Preprocessing
 from keras_vit.data import from_files
 from keras_vit.data.sources import ImageSource, LabelledData
@@ -112,7 +111,7 @@ def embed(
     source = images if isinstance(images, ImageSource) else from_files(images)
     frozen = FrozenFeatures(model, layer)
     [opened] = open_labelled({"images": source}, frozen.model, preprocessing, batch_size)
-    features, _ = _read(frozen, opened, verbose)
+    features, _ = frozen.read(*opened.batches(), verbose=verbose)
     return Embeddings(features, tuple(map(source.name_of, range(len(features)))), frozen.layer)
 
 
@@ -209,7 +208,7 @@ def knn(
     frozen = FrozenFeatures(model, layer)
     opened = open_labelled({"train": train, "test": test}, frozen.model, preprocessing, batch_size)
     class_names, places = match_labels(*opened)
-    (x, labels), (x_test, y) = (_read(frozen, images, verbose) for images in opened)
+    (x, labels), (x_test, y) = (frozen.read(*images.batches(), verbose=verbose) for images in opened)
     if max(counts) > len(x):
         raise ValueError(f"k must be at most the number of training images, {len(x)}; got {max(counts)}")
     neighbours = nearest(x, x_test, max(counts))
@@ -221,11 +220,6 @@ def knn(
         hits = order == y[:, None]
         top1[count], top5[count] = float(hits[:, 0].mean()), float(hits[:, : min(5, count)].any(1).mean())
     return KNN(top1, top5, tuple(class_names), len(y), frozen.layer, temperature)
-
-
-def _read(frozen, images, verbose):
-    batches, steps = images.batches()
-    return frozen.read(inference(frozen.graph, compiled=steps != 1), batches, steps, verbose)
 
 
 def _nearest(features, query, count):

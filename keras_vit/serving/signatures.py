@@ -1,6 +1,5 @@
 """The signatures of an exported model as TensorFlow functions of encoded images or pixels."""
 
-import contextlib
 import functools
 
 import keras
@@ -51,7 +50,7 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, nat
 
         @tf.function(jit_compile=jit_compile, autograph=False)
         def call(images):
-            with contextlib.nullcontext() if jit_compile else written_for(ONEDNN):
+            with written_for(None if jit_compile else ONEDNN):
                 answers = outputs(images, training=False)
             return {name: tf.cast(value, tf.float32) for name, value in answers.items()}
 

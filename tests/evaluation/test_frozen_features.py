@@ -8,7 +8,6 @@ import pytest
 from families import FAMILIES
 
 from keras_vit import Preprocessing, VisionTransformer, ViTConfig
-from keras_vit.compat.inference import inference
 from keras_vit.evaluation.linear_probe import FrozenFeatures
 from keras_vit.evaluation.outputs import check_preprocessing
 from keras_vit.models.derived import of_pixels
@@ -24,7 +23,7 @@ def tiny(**changes):
 
 
 def read(frozen, images=IMAGES):
-    return frozen.read(inference(frozen.graph, compiled=False), [(images, LABELS)], 1, False)[0]
+    return frozen.read([(images, LABELS)], 1, verbose=False)[0]
 
 
 def output_of(model, name, images=IMAGES):
@@ -123,12 +122,10 @@ def test_of_a_model_of_another_package_it_is_the_output():
 
 def test_batches_are_joined_with_their_labels(capsys):
     batches = [(IMAGES[:3], LABELS[:3]), (IMAGES[3:], LABELS[3:])]
-    for compiled in (True, False):
-        frozen = FrozenFeatures(tiny())
-        found, labels = frozen.read(inference(frozen.graph, compiled), batches, 2, True)
-        assert found.shape == (5, 12) and labels.tolist() == LABELS.tolist()
-        shown = capsys.readouterr().out
-        assert "2/2" in shown and shown.endswith("\n")
+    found, labels = FrozenFeatures(tiny()).read(batches, 2, verbose=True)
+    assert found.shape == (5, 12) and labels.tolist() == LABELS.tolist()
+    shown = capsys.readouterr().out
+    assert "2/2" in shown and shown.endswith("\n")
 
 
 def test_refusals():

@@ -43,11 +43,6 @@ def equalize(image):
     return tf.reshape(tf.gather(tf.reshape(tf.cast(table, tf.uint8), [-1]), rows), image.shape)
 
 
-def invert(image):
-    """Return 255 minus the pixel values."""
-    return 255 - image
-
-
 def posterize(image, bits):
     """Keep the upper `bits` bits: from 0 (black) to 8 (no change)."""
     dropped = 8 - tf.clip_by_value(bits, 0, 8)

@@ -166,6 +166,5 @@ def _fill_noise(image, box, seed):
     noise = mean + std * tf.random.stateless_normal((height, width, channels), seed)
     noise = tf.clip_by_value(noise, 0.0, 255.0)
     beyond = ((top, rows - top - height), (left, columns - left - width), (0, 0))
-    is_row = (tf.range(rows) >= top) & (tf.range(rows) < top + height)
-    is_column = (tf.range(columns) >= left) & (tf.range(columns) < left + width)
-    return tf.ensure_shape(fill_where(image, is_row, is_column, tf.pad(noise, beyond)), image.shape)
+    inside = tf.pad(tf.ones_like(noise), beyond)
+    return tf.ensure_shape(image * (1 - inside) + tf.pad(noise, beyond), image.shape)

@@ -129,11 +129,9 @@ def _parse(argument, text, table):
     signature = inspect.signature(factory)
     try:
         signature.bind(*args, **kwargs)
-    except TypeError as error:
-        raise ValueError(f"{argument} {text!r}: {error}; the arguments are {signature}") from error
-    try:
         function = factory(*args, **kwargs)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{argument} {text!r}: {error}") from error
+        known = f"; the arguments are {signature}" if isinstance(error, TypeError) else ""
+        raise ValueError(f"{argument} {text!r}: {error}{known}") from error
     # AutoGraph is not needed, and would warn about code that it cannot convert.
     return Operation(kind, tf.autograph.experimental.do_not_convert(function))

@@ -12,7 +12,7 @@ from keras_vit.data.augment.geometry import cut_out, rotation, translate, warp
 ORIGINAL = {
     "AutoContrast": lambda image, m, sign, place: colour.autocontrast(image),
     "Equalize": lambda image, m, sign, place: colour.equalize(image),
-    "Invert": lambda image, m, sign, place: colour.invert(image),
+    "Invert": lambda image, m, sign, place: 255 - image,
     "Rotate": lambda image, m, sign, place: warp(image, rotation(image, sign * 30 * m)),
     "Posterize": lambda image, m, sign, place: colour.posterize(image, _whole(4 * m)),
     "Solarize": lambda image, m, sign, place: colour.solarize(image, _whole(256 * m)),
@@ -74,7 +74,7 @@ def randaugment(layers, magnitude):
         draws = tf.random.stateless_uniform((layers, 4), seed)
         image = tf.cast(image, tf.uint8)
         for choice, *rest in map(tf.unstack, tf.unstack(draws)):
-            image = layer(_pick(ORIGINAL, choice), image, strength, *rest)
+            image = layer(_whole(choice * len(ORIGINAL)), image, strength, *rest)
         return tf.cast(image, tf.float32)
 
     return augment
@@ -111,16 +111,11 @@ def timm_randaugment(magnitude=9, magnitude_std=0.5, layers=2, probability=0.5):
         image = tf.cast(tf.round(image), tf.uint8)
         for draw, strength in zip(draws, strengths, strict=True):
             chance, choice, *rest = tf.unstack(draw)
-            number = tf.where(chance < probability, 1 + _pick(TIMM_INCREASING, choice), 0)
+            number = tf.where(chance < probability, 1 + _whole(choice * len(TIMM_INCREASING)), 0)
             image = layer(number, image, strength, *rest)
         return tf.cast(image, tf.float32)
 
     return augment
-
-
-def _pick(table, choice):
-    """Return the row number of `table` for `choice`, uniform in [0, 1)."""
-    return tf.cast(choice * len(table), tf.int32)
 
 
 def _layer(table):
