@@ -1,10 +1,9 @@
 """Identify the ViT in a weights file: what its arrays show, its config.json states, and the table of variants adds."""
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from keras_vit.checkpoints.architecture import grid_of, has_class_rows, shown_fields, stride_of
+from keras_vit.checkpoints.architecture import grid_of, has_class_rows, shown_fields, stride_of, window_of
 from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.checkpoints.names.rules import LAYOUTS
 from keras_vit.config import ViTConfig
@@ -298,7 +297,9 @@ def _size_of(grid, patch_size, description, pad, stride=1):
 
 def _image_size(path, fields, rows, description, table, notes):
     """Return the (height, width) that the file states or its table shows, or that its variant is used at."""
-    grid = description.grid_size or grid_of({**fields, "table_rows": rows})[0] or _grid_of_offsets(description)
+    grid = description.grid_size or grid_of({**fields, "table_rows": rows})[0]
+    if grid is None and (side := window_of(description.entries, num_others=3)):  # those of the class token
+        grid = side, side
     if grid is not None:
         pad, stride = description.stated.get("embedding.pad"), stride_of(fields)
         return _size_of(grid, fields["patch_size"], description, pad, stride)
@@ -321,14 +322,6 @@ def suited(config, *protocols):
     known = (p for p in protocols if p is not None and config.channels in (1, p.channels))
     known = (p.grey() if config.channels == 1 else p for p in known)
     return next((p.at(config.image_size) if config.image_size else p for p in known), None)
-
-
-def _grid_of_offsets(description):
-    """Return the square grid of a table of 2-D offsets with three rows for the class token, or None."""
-    ends = ("relative_position_bias_table",)
-    counts = [entry.shape[0] - 3 for name, entry in description.entries.items() if name.endswith(ends) and entry.shape]
-    side = math.isqrt(max(counts[0], 0)) if counts else 0
-    return (side // 2 + 1,) * 2 if side % 2 and side**2 == counts[0] else None
 
 
 def _nested(flat):

@@ -221,6 +221,21 @@ def grid_of(fields):
     return None, True
 
 
+def window_of(entries, num_others=0):
+    """Return the side of the windows of the largest table of 2-D offsets, None without one.
+
+    The tables of small maps have smaller windows.
+
+    Args:
+        entries: dict from folded name to `Entry`.
+        num_others: number of rows of a table that are no offsets.
+    """
+    tables = [entry.shape for name, entry in entries.items() if name.endswith("_position_bias_table")]
+    rows = max((shape[0] for shape in tables if len(shape) == 2), default=0) - num_others
+    offsets = square_grid(rows) if rows > 0 else None
+    return (offsets[0] + 1) // 2 if offsets else None
+
+
 def has_class_rows(fields, image_size):
     """Return whether class tokens have rows in a position table; a table for this image size need not be square.
 

@@ -134,7 +134,7 @@ _CHECKS: dict[str, Callable] = {
     "integers, or one": lambda name, value: _CHECKS["integers" if isinstance(value, list) else "integer"](name, value),
     "small": functools.partial(_integer, maximum=1000),
 }
-_WITHOUT_ANY = ("timm", "openclip", "openclip_text", "decoder")
+_WITHOUT_ANY = ("timm", "vision_cfg", "text_cfg", "decoder")
 
 
 def _read_keys():
@@ -269,17 +269,29 @@ def _read_openclip(values, entries):
             raise ValueError(f"timm_model_name must be a model that keras_vit builds; got {architecture!r}")
         fields, notes = of_architecture(architecture, {}, entries)
         return Stated(fields, None, None, preprocessing, notes, architecture=architecture)
-    act, norm = vision.pop("act_kwargs", None) or {}, vision.pop("norm_kwargs", None) or {}
-    fields, _ = checked(vision, KEYS["openclip"], " in vision_cfg")
+    fields = openclip_fields(model, vision, "vision_cfg")
     fields["num_heads"] = fields["hidden_dim"] // checks.check_integer("head_width", vision.get("head_width", 64))
-    approximate = _one_of("approximate in act_kwargs", act.get("approximate", "none"), {"none": "erf", "tanh": "tanh"})
-    fields["gelu"] = "quick" if flag(model, "quick_gelu") else approximate
-    fields["epsilon"] = checks.check_epsilon("eps in norm_kwargs", norm.get("eps", 1e-5))
     if flag(vision, "final_ln_after_pool"):
         fields["norm_position"] = "after_pooling"
     published = ("clip",) if fields["gelu"] == "quick" else ("openclip",)
     sizes = _sizes(size, fields["patch_size"], "image_size in vision_cfg")
     return Stated(fields, preprocessing=preprocessing, published=published, **sizes)
+
+
+def openclip_fields(model, values, part):
+    """Return the fields of our config that an open_clip_config.json states of a tower.
+
+    Args:
+        model: its `model_cfg`.
+        values: dict of the values of the tower.
+        part: `vision_cfg` or `text_cfg`.
+    """
+    act, norm = values.pop("act_kwargs", None) or {}, values.pop("norm_kwargs", None) or {}
+    fields, _ = checked(values, KEYS[part], f" in {part}")
+    approximate = _one_of("approximate in act_kwargs", act.get("approximate", "none"), {"none": "erf", "tanh": "tanh"})
+    fields["gelu"] = "quick" if flag(model, "quick_gelu") else approximate
+    fields["epsilon"] = checks.check_epsilon("eps in norm_kwargs", norm.get("eps", 1e-5))
+    return fields
 
 
 # --- timm

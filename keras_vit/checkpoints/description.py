@@ -7,13 +7,12 @@ from collections.abc import Set
 
 from keras_vit import checks
 from keras_vit.checkpoints import names
-from keras_vit.checkpoints.architecture import grid_of, shown_fields
+from keras_vit.checkpoints.architecture import grid_of, shown_fields, window_of
 from keras_vit.checkpoints.config_json import Stated, read_stated
 from keras_vit.checkpoints.entries import Checkpoint
 from keras_vit.checkpoints.names.rules import LIBRARIES, Layout, our_shape
 from keras_vit.config import ViTConfig
 from keras_vit.config.unseen import differences
-from keras_vit.layers.position_grid import square_grid
 from keras_vit.variants import FAMILIES, VARIANTS
 
 LAYOUT_CHOICES = ("auto", *LIBRARIES, "keras")
@@ -190,7 +189,7 @@ def describe(checkpoint, family=None, layout="auto"):
         stated["grid_size"] = _axes_of_tables(rules, checkpoint) or stated["grid_size"]
         stated["published"] = stated["published"] or tuple(rules.published)
         usual = {"gelu": rules.gelu, "epsilon": rules.epsilon, "stem.style": rules.stem_style}
-        usual |= {"window_size": _window_of(entries)} if family == "swin" else {}
+        usual |= {"window_size": window_of(entries)} if family == "swin" else {}
         shown = tuple(field for field, mark in rules.shows.items() if any(re.search(mark, name) for name in entries))
     elif _GRID in checkpoint.entries:
         entry = checkpoint.entries[_GRID]
@@ -293,10 +292,3 @@ def _recognise(checkpoint, family, library, found):
     raise ValueError(
         f"{str(checkpoint.path)!r} must hold the weights of {_FAMILIES[family]} in a layout among {known}; it {is_of}"
     )
-
-
-def _window_of(entries):
-    """Return the window of the largest bias table; the tables of small maps have smaller windows."""
-    tables = [entry.shape for name, entry in entries.items() if name.endswith("_position_bias_table")]
-    offsets = square_grid(max((shape[0] for shape in tables if len(shape) == 2), default=0))
-    return (offsets[0] + 1) // 2 if offsets else None

@@ -253,10 +253,8 @@ def _problem(library, needed, config):
     if getattr(config, "position_embedding", None) == "relative_2d":  # its names show the placement
         needed = {name: value for name, value in needed.items() if name != "position_placement"}
     for name, value in needed.items():
-        if hasattr(config, name.partition(".")[0]):
-            ours = config.field(name)
-            if not fits(value, ours):
-                return f"layout {library!r} needs {name}={value!r}; the model has {ours!r}"
+        if hasattr(config, name.partition(".")[0]) and not fits(value, config.field(name)):
+            return f"layout {library!r} needs {name}={value!r}; the model has {config.field(name)!r}"
     return None
 
 
@@ -327,10 +325,8 @@ def _as_timm(arrays, config):
     if config.num_registers and "pos_embed" in arrays:
         class_rows, patches = np.split(arrays["pos_embed"], [config.num_position_rows], axis=1)
         arrays["pos_embed"] = np.ascontiguousarray(patches)
-        for index in range(class_rows.shape[1]):
-            name, row = ("cls_token", "dist_token")[index], class_rows[:, index : index + 1]
-            if row.any():
-                arrays[name] = arrays[name] + row
+        for index, name in enumerate(("cls_token", "dist_token")[: class_rows.shape[1]]):
+            arrays[name] = arrays[name] + class_rows[:, index : index + 1]
     if "head.weight" in arrays and "head.bias" not in arrays:
         arrays["head.bias"] = np.zeros(len(arrays["head.weight"]), arrays["head.weight"].dtype)
 

@@ -5,7 +5,7 @@ import re
 from keras_vit import checks
 from keras_vit.checkpoints import names
 from keras_vit.checkpoints.architecture import shown_variables
-from keras_vit.checkpoints.config_json import HF_TYPES, KEYS, checked, flag, named
+from keras_vit.checkpoints.config_json import HF_TYPES, KEYS, checked, named, openclip_fields
 from keras_vit.checkpoints.load import read_ahead
 from keras_vit.checkpoints.match import plan_equal
 from keras_vit.checkpoints.names.rules import TEXT_LAYOUTS
@@ -107,11 +107,7 @@ def _openclip(values):
     model = values["model_cfg"]
     text = {"context_length": 77, "vocab_size": 49408, "width": 512, "heads": 8, "layers": 12, **model["text_cfg"]}
     text = {key: value for key, value in text.items() if value is not None}
-    act, norm = text.pop("act_kwargs", {}), text.pop("norm_kwargs", {})
-    fields, _ = checked({"pool_type": "argmax", "proj_bias": False, **text}, KEYS["openclip_text"], " in text_cfg")
-    approximate = checks.check_choice("approximate in act_kwargs", act.get("approximate", "none"), ("none", "tanh"))
-    fields["gelu"] = "quick" if flag(model, "quick_gelu") else {"none": "erf", "tanh": "tanh"}[approximate]
-    fields["epsilon"] = checks.check_epsilon("eps in norm_kwargs", norm.get("eps", 1e-5))
+    fields = openclip_fields(model, {"pool_type": "argmax", "proj_bias": False, **text}, "text_cfg")
     fields["causal"] = not fields.pop("is_bidirectional", False)
     end = fields.pop("end_token", 2)
     fields["end_token"] = end if text.get("pool_type") == "eos" else None
