@@ -140,7 +140,7 @@ MISTAKES = [
         "train --recipe quickstart --workdir x --folder images --hold-out 0.1",
         "--hold-out must leave both parts at least one image; got --hold-out=0.1 of 4 images",
     ),
-    ("train --recipe quickstart --show --seed 99999999999", "seed must be an integer of at least 0 and at most 4294967295"),
+    ("train --recipe quickstart --show --seed 99999999999", "seed must be an integer .* at most 4294967295"),
     ("train --recipe quickstart", "--workdir must be given"),
     ("train --recipe vit/finetune/pets --steps 20 --show", "got warmup_steps=100, steps=20 .* --set warmup_steps="),
     ("train --recipe quickstart --epochs 0 --show", "epochs must be an integer of at least 1"),
