@@ -177,9 +177,8 @@ class DistributedFit(_OwnFit):
             if arguments.get(name) is not None:
                 if steps is None:
                     _check_end(method, name, counted_by, arguments[name])
-                if function != "predict_function":
-                    data = arguments[name] if name == "validation_data" else (None, arguments.get("y"))
-                    check_labels(label_rules(self), data[1] if isinstance(data, (tuple, list)) else None)
+                data = arguments[name] if name == "validation_data" else (None, arguments.get("y"))
+                check_labels(label_rules(self), data[1] if isinstance(data, (tuple, list)) else None)
                 self._looks.pop(function, None)
                 self._look_at(method, arguments[name], function)
                 arguments[name] = self._shared_out(arguments[name], function)

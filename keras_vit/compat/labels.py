@@ -33,8 +33,7 @@ class Rule(NamedTuple):
             y: labels, or a list or dict with those of each output.
             parts_of: function from labels to the parts of this process.
         """
-        labels = _of_output(y, self.name, self.place)
-        parts = [] if labels is None else [part for part in parts_of(labels) if hasattr(part, "shape")]
+        parts = [part for part in parts_of(_of_output(y, self.name, self.place)) if hasattr(part, "shape")]
         # TensorFlow traces labels of several ranks without a rank.
         return [x for x in parts if getattr(x.shape, "rank", 0) is None or tuple(x.shape)[1:] in self.shapes]
 

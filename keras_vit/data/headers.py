@@ -52,7 +52,6 @@ def jpeg_shape(contents, max_pixels=None):
         tf.errors.InvalidArgumentError: when run on a JPEG with more pixels.
     """
     shape, max_pixels = tf.image.extract_jpeg_shape(contents), max_pixels or MAX_PIXELS
-    sides = tf.cast(shape[:2], tf.float64)
 
     def checked():
         return tf.cond(
@@ -62,7 +61,7 @@ def jpeg_shape(contents, max_pixels=None):
         )
 
     # Most images are small; this skips the check for them.
-    return tf.cond(3.0 * tf.reduce_prod(sides) > max_pixels, checked, lambda: shape)
+    return tf.cond(3.0 * tf.reduce_prod(tf.cast(shape[:2], tf.float64)) > max_pixels, checked, lambda: shape)
 
 
 def limited_other(contents, max_pixels=None):

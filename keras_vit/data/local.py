@@ -238,8 +238,7 @@ def from_digits() -> tuple[ImageSource, ImageSource]:
     # NumPy guarantees RandomState's stream, so the split is the same everywhere.
     order = np.random.RandomState(0).permutation(len(images))
     held_out, train = np.split(order, [len(order) // HELD_OUT])
-    names = [str(name) for name in digits.target_names]
-    sources = [from_arrays(images[part], labels[part], class_names=names) for part in (train, held_out)]
+    sources = [from_arrays(images[part], labels[part]) for part in (train, held_out)]
     return sources[0], sources[1]
 
 

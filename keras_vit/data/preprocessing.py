@@ -126,9 +126,7 @@ def match_channels(image, channels):
         return image
     if channels == 3:
         return tf.repeat(image, 3, axis=-1)
-    grey = _by_strips(image, 0, _luma)
-    grey.set_shape((*image.shape[:2], 1))
-    return grey
+    return tf.ensure_shape(_by_strips(image, 0, _luma), (*image.shape[:2], 1))
 
 
 def resize(preprocessing, image):

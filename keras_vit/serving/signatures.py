@@ -84,10 +84,9 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, nat
             sides, config = tf.shape(images, tf.int64)[1:3], model.config
             limits = {f"images must have at most {native_pixels} pixels each": tf.reduce_prod(sides) <= native_pixels}
             if not config.embedding.pad:  # the model checks it too, unless XLA compiles it
-                step, word = config.patch_size, "divide" if config.embedding.whole_patches else "be at most"
-                limits[f"patch_size {step} must {word} image_size"] = (
-                    sides % step == 0 if word == "divide" else sides >= step
-                )
+                step, is_divisor = config.patch_size, config.embedding.whole_patches
+                message = f"patch_size {step} must {'divide' if is_divisor else 'be at most'} image_size"
+                limits[message] = sides % step == 0 if is_divisor else sides >= step
             for message, is_right in limits.items():
                 images = check_in_call(images, message, lambda is_right=is_right: is_right, lambda: sides)
             return answer(ops.standardise(model.preprocessing, images))

@@ -99,6 +99,19 @@ def test_other_labels_pass(loss, outputs, labels):
     check_labels(label_rules(small(loss, outputs)), labels)
 
 
+@pytest.mark.skipif(not ON_TENSORFLOW, reason="a step of Keras on TensorFlow")
+def test_an_own_step_gets_pairs():
+    class Own(keras_vit.Model):
+        def train_step(self, data):
+            inputs, _ = data
+            return {"rows": tf.shape(inputs)[0]}
+
+    model = small()
+    own = Own(model.inputs, model.outputs)
+    own.compile("sgd", LOSS)
+    assert own.fit(IMAGES, LABELS - 1, batch_size=12, verbose=0).history == {"rows": [12]}
+
+
 def test_models_of_the_package():
     model = FAMILIES["plain"].build()
     model.compile("sgd", LOSS, run_eagerly=ON_TENSORFLOW)

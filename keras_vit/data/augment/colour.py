@@ -31,8 +31,7 @@ def autocontrast(image):
 def equalize(image):
     """Equalise the histogram of each channel; the result equals Pillow's."""
     levels = tf.cast(image, tf.int32)
-    channels = image.shape[-1]
-    width = levels.shape[1]
+    _, width, channels = image.shape
     # One histogram and one table for all channels: 256 entries per channel, one channel after the other.
     rows = tf.reshape(levels, (-1, width * channels)) + tf.tile(256 * tf.range(channels), [width])
     counts = tf.reshape(tf.math.bincount(tf.reshape(rows, [-1]), minlength=256 * channels), (channels, 256))

@@ -70,9 +70,8 @@ def parse_augment(texts: Sequence[str | Callable], with_functions: bool = False)
         ImportError: if a string names a layer of keras-cv, and keras-cv is not installed.
     """
     operations = _parse_all("augment", texts, OPERATIONS, with_functions)
-    for operation in operations[1:]:
-        if operation.kind == "crop":
-            raise ValueError(f"a crop must be the first operation of augment; got {list(texts)!r}")
+    if any(operation.kind == "crop" for operation in operations[1:]):
+        raise ValueError(f"a crop must be the first operation of augment; got {list(texts)!r}")
     return operations
 
 
