@@ -64,7 +64,7 @@ def _decoder(channels, max_pixels, scaled_for, has_python):
         image, turn = tf.cond(
             tf.io.is_jpeg(contents),
             lambda: (_decode_jpeg(contents, max_pixels, scaled_for), orientation.read(contents, is_jpeg=True)),
-            lambda: _decode_no_jpeg(headers.limited_other(contents, max_pixels), max_pixels, has_python),
+            lambda: _decode_no_jpeg(contents, max_pixels, has_python),
         )
         image = orientation.turned(image, turn)
         image.set_shape((None, None, 3))
@@ -238,7 +238,10 @@ def _decode_jpeg(contents, max_pixels, scaled_for):
         return tf.switch_case(index, [functools.partial(decoded, ratio) for ratio in _RATIOS])
 
 
+@headers.apart  # a pipeline of JPEGs does not prepare it
 def _decode_no_jpeg(contents, max_pixels, has_python):
+    contents = headers.limited_other(contents, max_pixels)
+
     def decode_any(file):
         # Always three channels: TensorFlow 2.21 writes out of bounds when it decodes an animated WebP with channels=0,
         # and it cannot decode CMYK, BMP, GIF or WebP to one channel.

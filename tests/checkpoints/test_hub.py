@@ -277,7 +277,7 @@ def test_without_a_connection_the_error_comes_soon(accepts, publish, make_model,
     """huggingface_hub alone takes 23 s if the address refuses connections, and minutes if nothing answers."""
     publish(make_model())
     folder = hub.fetch_repository("hf://org/repo")
-    monkeypatch.setattr(hub, "_PATIENCE", 0.1)
+    monkeypatch.setattr(hub, "_PATIENCE", 0.02)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         if accepts:
