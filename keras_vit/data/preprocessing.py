@@ -1,16 +1,13 @@
 """Converting an encoded image to model input: one implementation for evaluation, prediction and serving."""
 
 import functools
-import io
 import math
 
-import numpy as np
-import PIL.Image
 import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.config import Preprocessing
-from keras_vit.data import headers, orientation
+from keras_vit.data import bmp_gif, headers, orientation
 from keras_vit.layers.sequences import PADDING
 
 # Pillow, and with it timm, torchvision and Hugging Face, resizes the width first and rounds to integers before it
@@ -23,9 +20,6 @@ _LARGE, _STRIP = 2**20, 2**17  # pixels: larger images are processed in strips, 
 # ratio of the sides of a JPEG to those at which it is decoded -> how many times smaller the result must be; without the
 # factor of 1.5, a ViT-Ti/16 recognised 2 or 3 of 200 images less, with it at most 1
 _RATIOS = {1: 0.0, 2: 2 * 1.5, 4: 4 * 1.5, 8: 8 * 1.5}
-# BMPs that TensorFlow reads: no OS/2; 8, 24 or 32 bits; not compressed, or with the usual masks
-_COMMON_BMP = rb"BM\C{12}[\x28\x34\x38\x40\x6c\x7c]\C{13}[\x08\x18\x20]\x00[\x00\x03]\x00\C*"
-_COMMON_MASKS = b"\0\0\xff\0\0\xff\0\0\xff\0\0\0"
 _ELONGATED = 8  # ratio of height to width above which the height is resized first
 
 
@@ -42,7 +36,7 @@ def decode(contents, channels, max_pixels=None, scaled_for=None, has_python=True
         max_pixels: maximum height times width in the header; None uses `headers.MAX_PIXELS`.
         scaled_for: `Preprocessing` for which a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if this leaves at least
             1.5 times the sides to which it resizes; None decodes the full size.
-        has_python: whether Pillow may decode rare kinds of BMP; False in an exported graph, which refuses them.
+        has_python: whether Pillow may decode BMP and GIF; False in an exported graph, which refuses rare kinds of BMP.
 
     Returns:
         uint8 tensor (height, width, channels).
@@ -61,11 +55,17 @@ def _decoder(channels, max_pixels, scaled_for, has_python):
 
     @tf.function(input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
     def decoder(contents):
-        image, turn = tf.cond(
-            tf.io.is_jpeg(contents),
+        is_rare = tf.strings.regex_full_match(tf.strings.substr(contents, 0, 4), rb"BM\C\C|GIF8")
+        kind = tf.where(tf.io.is_jpeg(contents), 0, tf.where(is_rare, 1, 2))
+        ways = [
             lambda: (_decode_jpeg(contents, max_pixels, scaled_for), orientation.read(contents, is_jpeg=True)),
-            lambda: _decode_no_jpeg(contents, max_pixels, has_python),
-        )
+            lambda: (bmp_gif.decode(headers.limited_other(contents, max_pixels), max_pixels, has_python), 1),
+            lambda: (
+                _decode_png_or_webp(headers.limited_other(contents, max_pixels)),
+                orientation.read(contents, is_jpeg=False),
+            ),
+        ]
+        image, turn = tf.switch_case(kind, ways)
         image = orientation.turned(image, turn)
         image.set_shape((None, None, 3))
         return match_channels(image, channels)
@@ -238,64 +238,21 @@ def _decode_jpeg(contents, max_pixels, scaled_for):
         return tf.switch_case(index, [functools.partial(decoded, ratio) for ratio in _RATIOS])
 
 
-@headers.apart  # a pipeline of JPEGs does not prepare it
-def _decode_no_jpeg(contents, max_pixels, has_python):
-    contents = headers.limited_other(contents, max_pixels)
+def _decode_any(contents):
+    # Always three channels: TensorFlow 2.21 writes out of bounds when it decodes an animated WebP with channels=0,
+    # and it cannot decode CMYK, BMP, GIF or WebP to one channel.
+    return tf.io.decode_image(contents, channels=3, expand_animations=False)
 
-    def decode_any(file):
-        # Always three channels: TensorFlow 2.21 writes out of bounds when it decodes an animated WebP with channels=0,
-        # and it cannot decode CMYK, BMP, GIF or WebP to one channel.
-        return tf.io.decode_image(file, channels=3, expand_animations=False)
 
-    def turned(image):
-        return image, orientation.read(contents, is_jpeg=False)
-
-    def decode_gif():
-        file, margin, color = headers.first_frame(contents, max_pixels)
-        return _framed(decode_any(file), margin, color)
-
-    header = tf.strings.join([tf.strings.substr(contents, 0, 66), b"\0" * 66])  # padded: the file may be shorter
-    is_bmp, bits_per_pixel = tf.strings.substr(header, 0, 2) == b"BM", tf.strings.substr(header, 28, 2)
-    is_common = tf.strings.regex_full_match(header, _COMMON_BMP) & (
-        (tf.strings.substr(header, 30, 1) == b"\0") | (tf.strings.substr(header, 54, 12) == _COMMON_MASKS)
-    )
+def _decode_png_or_webp(contents):
+    header = tf.strings.join([tf.strings.substr(contents, 0, 21), b"\0" * 21])  # padded: the file may be shorter
     is_moving = (tf.strings.substr(header, 12, 4) == b"VP8X") & (tf.io.decode_raw(header, tf.uint8)[20] & 2 > 0)
-    kinds = [
-        (is_bmp & ~is_common, lambda: (_decode_rare_bmp(contents, has_python), 1)),
-        (is_bmp & (bits_per_pixel == b"\x08\x00"), lambda: (_decode_palette_bmp(contents), 1)),
-        (tf.strings.substr(header, 0, 4) == b"GIF8", lambda: (decode_gif(), 1)),
-        # as many channels as the file has: TensorFlow does not drop alpha
-        (
-            (tf.strings.substr(header, 8, 4) == b"WEBP") & ~is_moving,
-            lambda: turned(tf.io.decode_webp(contents)[0, ..., :3]),
-        ),
-    ]
-    return tf.case(kinds, default=lambda: turned(decode_any(contents)))
-
-
-def _decode_rare_bmp(contents, has_python):
-    if has_python:
-        return tf.numpy_function(_read_bmp, [contents], tf.uint8, stateful=False)
-    allowed = "a BMP must have 8, 24 or 32 bits, no compression and no OS/2 header: convert it, for example to PNG"
-    return headers.required(False, allowed, tf.zeros((0, 0, 3), tf.uint8))
-
-
-def _read_bmp(contents):
-    try:
-        with PIL.Image.open(io.BytesIO(contents), formats=("BMP",)) as image:
-            return np.asarray(image.convert("RGB"))
-    except Exception as error:  # of many classes; a ValueError becomes an InvalidArgumentError
-        raise ValueError(f"a BMP must be whole and of a kind that Pillow reads: {error}") from error
-
-
-@headers.apart
-def _decode_palette_bmp(contents):
-    # TensorFlow returns the indices into the palette as if they were grey values.
-    indices = tf.io.decode_bmp(contents)
-    header_size = tf.io.decode_raw(tf.strings.substr(contents, 14, 4), tf.int32)[0]
-    palette = tf.io.decode_raw(tf.strings.substr(contents, 14 + header_size, 4 * 256), tf.uint8)
-    palette = tf.reshape(palette, (-1, 4))[:, 2::-1]  # stored as blue, green, red, unused
-    return _by_strips(indices, 0, lambda rows: tf.gather(palette, tf.cast(rows[..., 0], tf.int32)))
+    return tf.cond(
+        (tf.strings.substr(header, 8, 4) == b"WEBP") & ~is_moving,
+        # to as many channels as the file has: TensorFlow does not drop alpha
+        lambda: tf.io.decode_webp(contents)[0, ..., :3],
+        lambda: _decode_any(contents),
+    )
 
 
 def _luma(image):

@@ -128,6 +128,27 @@ def test_a_graph_without_python_refuses_the_bmps_that_only_pillow_decodes():
     assert errors.numpy().tolist() == [b"a BMP that is damaged, unsupported, or larger than its header states", b""]
 
 
+def test_a_graph_without_python_decodes_the_others_alike():
+    """Of BMPs those of 8, 24 and 32 bits without compression or with the usual masks, and every GIF."""
+    decoded = []
+    for contents in (*bmps(), *gifs()):
+        try:
+            found = preprocessing.decode(contents, 3, has_python=False)
+        except tf.errors.InvalidArgumentError:
+            assert contents[:2] == b"BM"
+        else:
+            np.testing.assert_array_equal(found, of_pillow(contents))
+            decoded.append(contents[:2])
+    assert decoded.count(b"BM") >= 20 and decoded.count(b"GI") == len([*gifs()])
+
+
+def test_a_frame_that_is_larger_than_its_screen_has_a_limit():
+    for has_python in (True, False):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="an image must have at most 53 pixels; got"):
+            preprocessing.decode(gif((4, 4)), 3, max_pixels=53, has_python=has_python)
+        assert preprocessing.decode(gif((4, 4)), 3, max_pixels=54, has_python=has_python).shape == (6, 9, 3)
+
+
 def test_pipelines_read_rare_kinds_in_parallel():
     files = [bmp(4), gif((16, 12), (3, 2)), next(webps())] * 8
     found = tf.data.Dataset.from_tensor_slices(files).map(lambda file: preprocessing.decode(file, 3), 4)
