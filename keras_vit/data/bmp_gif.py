@@ -34,6 +34,7 @@ def decode(contents, max_pixels, has_python):
 
 
 def _read(contents, max_pixels):
+    contents = np.asarray(contents, object).item()  # eager execution passes an array
     try:
         with PIL.Image.open(io.BytesIO(contents), formats=("BMP", "GIF")) as image:
             if math.prod(image.size) > max_pixels:  # a frame of a GIF may be larger than its screen

@@ -15,7 +15,7 @@ from keras_vit.config.unseen import KEY, to_text, whole
 
 @pytest.mark.parametrize(
     ("seeds", "is_full"),
-    [(range(28), False), pytest.param(range(600), True, marks=pytest.mark.slow)],
+    [(range(14), False), pytest.param(range(600), True, marks=pytest.mark.slow)],
 )
 def test_drawn_models_come_back_or_are_refused(seeds, is_full):
     """The default suite writes each model in one form, and the full walk in every one."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_sets import LEVELS, assert_equal, batches, encode, numbered, stream, write_folder, write_records
+from slow_rows import slow_after
 
 from keras_vit.data import UnusableDataError, data_error, eval_pipeline, from_directory, from_tfrecord, train_pipeline
 from keras_vit.data.pipeline import eval_batches
@@ -102,7 +103,7 @@ def test_beyond_the_share_fit_stops_with_one_sentence(source):
     assert "\n" not in str(error)
 
 
-@pytest.mark.parametrize("make", [stream, lambda source: source], ids=["stream", "lookup"])
+@pytest.mark.parametrize("make", slow_after(1, [stream, lambda source: source]), ids=["stream", "lookup"])
 def test_where_none_may_be_unreadable_training_stops_at_the_first(source, make):
     """The default share of 12 images is none. The last batch of a pass may be shorter, and the error is the same."""
     for options in ({}, {"repeat": False, "drop_remainder": False}):

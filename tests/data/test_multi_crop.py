@@ -25,6 +25,7 @@ def batches(source, count=2, batch_size=4, **arguments):
     return list(multi_crop_pipeline(source, PREPROCESSING, batch_size, **arguments).take(count).as_numpy_iterator())
 
 
+@pytest.mark.slow
 def test_crops_of_each_image_cover_the_areas(source):
     data = batches(source, 5, **PLAIN)
     labels = np.concatenate([labels for _, labels in data])

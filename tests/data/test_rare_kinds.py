@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from keras_vit import Preprocessing
-from keras_vit.data import images, preprocessing
+from keras_vit.data import bmp_gif, images, preprocessing
 from keras_vit.serving.rows import read_rows
 
 IMAGES = pathlib.Path(__file__).parent / "images"
@@ -151,6 +151,7 @@ def test_a_frame_that_is_larger_than_its_screen_has_a_limit():
 
 def test_pipelines_read_rare_kinds_in_parallel():
     files = [bmp(4), gif((16, 12), (3, 2)), next(webps())] * 8
+    np.testing.assert_array_equal(bmp_gif.decode(tf.constant(files[0]), 10**6, True), of_pillow(files[0]))  # eagerly
     found = tf.data.Dataset.from_tensor_slices(files).map(lambda file: preprocessing.decode(file, 3), 4)
     for image, contents in zip(found, files, strict=True):
         np.testing.assert_array_equal(image, of_pillow(contents))

@@ -199,7 +199,7 @@ def _rounded(value):
 
 @needs_tensorflow
 class TestAgainstTheGraph:
-    @pytest.mark.parametrize("name", slow_after(4, SHALLOW))
+    @pytest.mark.parametrize("name", slow_after(2, SHALLOW))
     def test_one_of_each_family(self, name):
         config = VARIANTS[name].config(image_size=(96, 160)).replace(**SHALLOW[name])
         model = deferred(lambda: build_model(config))

@@ -136,6 +136,7 @@ def train(make_config, center_momentum):
     return model.fit(make_crops(32), batch_size=8, epochs=9, verbose=0).history
 
 
+@pytest.mark.slow
 def test_a_run_without_centring_is_reported_as_collapsed(make_config, compiled):
     with pytest.warns(
         UserWarning, match=r"has collapsed in epoch \d+: the teacher gives every image the same"

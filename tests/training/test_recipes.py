@@ -6,6 +6,7 @@ import json
 import keras
 import numpy as np
 import pytest
+from slow_rows import slow_after
 
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.data.augment import parse_augment
@@ -51,7 +52,7 @@ def _encoder(config):
     return VisionTransformer(config)
 
 
-@pytest.mark.parametrize("name", list_recipes())
+@pytest.mark.parametrize("name", slow_after(30, list_recipes()))
 def test_every_recipe_compiles_with_its_schedule(name):
     recipe = RECIPES[name]
     encoder = _encoder(recipe.replace(image_size=None).configure(TINY))

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 from augmented import IMAGE, check_determinism, draw
+from slow_rows import slow_after
 
 
-@pytest.mark.parametrize("text", ["flip", "shift", "cutout(16)"])
+@pytest.mark.parametrize("text", slow_after(1, ["shift", "flip", "cutout(16)"]))
 def test_the_seed_determines_the_image(text):
     check_determinism(text)
 
