@@ -145,7 +145,7 @@ def test_stated_channels_that_the_arrays_contradict_are_refused(make_kind, tmp_p
 # Other windows
 
 
-@pytest.mark.parametrize("layout", ["huggingface", "microsoft", "timm", "weights.h5", "keras"])
+@pytest.mark.parametrize("layout", slow_after(2, ["microsoft", "timm", "huggingface", "weights.h5", "keras"]))
 def test_tables_of_another_window_are_resized_bicubically(make_kind, tmp_path, layout):
     source = make_kind("swin", seed=1, image_size=64, window_size=4)
     path = tmp_path / ("a.safetensors" if layout in ("huggingface", "microsoft", "timm") else f"a.{layout}")

@@ -120,7 +120,7 @@ def test_the_names_of_a_published_file_need_no_folding(tmp_path, make_model):
 @pytest.mark.parametrize(
     ("kind", "layout", "changes"),
     slow_after(
-        7,
+        2,
         [
             ("vit", "official", {"representation_size": 4}),
             ("vit", "huggingface", {"qkv_bias": False, "image_size": (24, 8)}),

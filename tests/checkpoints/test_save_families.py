@@ -53,7 +53,7 @@ FILES = {
 
 
 # tests/test_golden.py writes the files of most families back
-@pytest.mark.parametrize("name", slow_after(5, FILES))
+@pytest.mark.parametrize("name", slow_after(1, FILES))
 def test_files_are_read_back_to_equal_logits(make_kind, weights_of, logits_of, tmp_path, name):
     changes, layout, library, array = FILES[name]
     source, model = make_kind("vit", seed=1, **changes), make_kind("vit", seed=2, **changes)
@@ -72,7 +72,7 @@ def test_files_are_read_back_to_equal_logits(make_kind, weights_of, logits_of, t
     np.testing.assert_allclose(logits_of(model), logits_of(source), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if "transformers" in name])
+@pytest.mark.parametrize("name", slow_after(2, [name for name in FILES if "transformers" in name]))
 def test_folders_of_transformers_state_the_model(make_kind, logits_of, tmp_path, name):
     """`load` builds the model from config.json and the arrays alone, without our metadata."""
     changes, layout, _, array = FILES[name]

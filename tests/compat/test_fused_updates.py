@@ -90,7 +90,7 @@ def fused(optimizer):
     return optimizer
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", slow_after(6, OPTIMIZERS))
 def test_gives_what_keras_gives(name):
     assert_equal(trained(fused(OPTIMIZERS[name]()), gradients()), trained(OPTIMIZERS[name](), gradients()))
 

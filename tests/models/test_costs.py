@@ -208,7 +208,7 @@ class TestAgainstTheGraph:
     @pytest.mark.parametrize(
         "changes",
         slow_after(
-            7,
+            3,
             [
                 {"pooling": "gap", "window": WindowConfig(size=3, global_blocks=(1,), relative_positions=True)},
                 {"image_size": (16, 24), "num_registers": 3},
