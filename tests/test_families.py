@@ -207,6 +207,7 @@ def test_batch_size_is_open(model):
         np.testing.assert_allclose(_run(model, image[None])[0], logits, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", OTHER_LAYERS)
 def test_rectangular_images(family, model):
     images = _images(2, family.rectangle)
     built = family.build(image_size=family.rectangle)
@@ -224,6 +225,7 @@ def test_what_the_architecture_does_not_allow_is_refused(family):
             family.config.replace(**changes) if family.stem is None else family.build(**changes)
 
 
+@pytest.mark.parametrize("name", OTHER_LAYERS)
 def test_another_size_and_back(model):
     larger = keras_vit.resize(model, 64)
     assert type(larger) is type(model) and larger.config == model.config.replace(**_sizes_of(larger))

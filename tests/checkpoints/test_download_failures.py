@@ -14,6 +14,7 @@ import urllib.request
 import numpy as np
 import pytest
 from download_server import ARRAYS, QUOTED, RELEASE, archive, files, flipped, npy, npz, send, wait_for
+from slow_rows import slow_after
 
 from keras_vit.checkpoints import locate, transfer
 
@@ -195,7 +196,7 @@ def test_a_release_may_be_as_large_as_the_bound(server, tmp_path):
     assert locate.fetch_release(exact).stat().st_size == len(content)
 
 
-@pytest.mark.parametrize("where", ["body", "header", "status", "chunk"])
+@pytest.mark.parametrize("where", slow_after(1, ["body", "header", "status", "chunk"]))
 def test_a_server_that_drips_is_left(server, tmp_path, monkeypatch, where):
     monkeypatch.setattr(transfer, "WINDOW", 0.3)
     released = threading.Event()

@@ -66,6 +66,7 @@ def test_plot_is_an_image(here, calls, capsys):
     assert (here / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_embed_writes_the_features_of_every_image(here, capsys):
     words = [*SAVED, "--layer", "block_00", "--batch-size", "3", "-o", "features.npz"]
     assert run(capsys, "embed", "images", *words)[:2] == (0, "features.npz\n")

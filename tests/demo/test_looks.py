@@ -24,7 +24,7 @@ def image(size=(48, 40)):
     return np.random.default_rng(0).integers(0, 256, (*size, 3), dtype="uint8")
 
 
-@pytest.mark.parametrize(("name", "blocks"), slow_after(1, WITH_ATTENTION.items()))
+@pytest.mark.parametrize(("name", "blocks"), slow_after(0, WITH_ATTENTION.items()))
 def test_rollouts_end_with_every_block(name, blocks):
     model = built(name)
     found = looks.look(model, image())

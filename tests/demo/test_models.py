@@ -136,6 +136,7 @@ def digits():
     return parts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_light", [True, False], ids=["dark on light", "light on dark"])
 def test_photos_of_digits_are_like_the_digits_of_their_kind(digits, is_light):
     """The nearest digit of another writer is of the same class, nearly as often as without a photo (98 %)."""

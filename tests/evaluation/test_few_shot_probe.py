@@ -33,6 +33,7 @@ def fit(model, *callbacks, inputs=INPUTS, epochs=2, **options):
     return model.fit(inputs, LABELS, epochs=epochs, callbacks=list(callbacks), **options).history
 
 
+@pytest.mark.slow
 def test_history_has_the_accuracy_of_every_epoch():
     probe, model = FewShotProbe(DATA, DATA, **OPTIONS), tiny()
     history = fit(model, probe)

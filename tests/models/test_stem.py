@@ -60,6 +60,7 @@ def test_a_stem_of_the_users_own_is_saved_cloned_and_resized(make_config, tmp_pa
     assert larger.config.grid_size == (6, 4) and larger(np.ones((1, 24, 16, 3))).shape == (1, 5)
 
 
+@pytest.mark.slow
 def test_resnet50_of_keras_as_the_stem(make_config):
     stem = keras.applications.ResNet50(include_top=False, weights=None, input_shape=(None, None, 3))
     model = VisionTransformer(make_config(image_size=64, patch_size=1), stem=stem)

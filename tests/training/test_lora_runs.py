@@ -57,6 +57,7 @@ def test_an_interrupted_run_ends_as_the_other(source, tmp_path, monkeypatch):
     assert _bits(_run(source, tmp_path / "broken")) == _bits(whole)
 
 
+@pytest.mark.slow
 def test_files_of_a_finished_run_are_merged_and_are_its_result(source, tmp_path):
     images = np.random.default_rng(2).normal(size=(4, 8, 8, 1)).astype("float32")
     done = _run(source, tmp_path)

@@ -64,6 +64,7 @@ def test_control_c_saves_and_tells(tmp_path, unbroken, capsys, kind, number, ste
     assert end_state(*fit(tmp_path)) == unbroken
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hears_control_c")
 def test_a_second_control_c_ends_at_once(tmp_path, unbroken):
     with pytest.raises(KeyboardInterrupt) as raised:

@@ -162,7 +162,7 @@ def _pixels(source):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     slow_after(
-        4,
+        1,
         [
             ("permuted labels", "the labels of the training images differ"),
             ("mapped images", "the contents of the training images differ"),
