@@ -14,7 +14,8 @@ from keras_vit.data.headers import apart
 
 # Words that every file with an orientation contains, and bytes that every JPEG with one other than 1 contains: an entry
 # of the tag, in both orders of bytes, whose value, count or type is not that of an upright image; \C: any byte.
-_IN_JPEG, _IN_CHUNKS = (b"Exif\0\0", b"tiff:Orientation"), (b"(?i)exif", b"(?i)xmp")
+_IN_JPEG = (b"Exif\0\0", b"tiff:Orientation")
+_IN_CHUNKS = (b"eXIf", b"exif\0", rb"com\.adobe\.xmp", b"EXIF", b"XMP ")
 _NOT_UPRIGHT = (
     *(rb"\x12\x01\C\x00(?:[^\x01]|\C{4}[\x02-\x08])", rb"\x01\x12\x00\C{4}(?:[^\x01]|\C\x00{0,3}[\x02-\x08])"),
     *(rb"\x12\x01[\x05\x0a-\x0c\x10]\x00", rb"\x01\x12\x00[\x05\x0a-\x0c\x10]", rb"tiff:Orientation[^0-9]+[2-8]"),
