@@ -118,6 +118,7 @@ def _changed(before, after):
     return {path for path in before if not np.array_equal(before[path], after[path])}
 
 
+@pytest.mark.parametrize("name", OTHER_LAYERS)
 def test_fit_changes_every_trainable_weight(name, model, fitted):
     trained, losses, _ = fitted(name)
     assert len(losses) == 2 and np.isfinite(losses).all()

@@ -112,7 +112,7 @@ _FIRST = {variant.family: name for name, variant in reversed(zoo.VARIANTS.items(
 _FIRST = {key: name for key, name in _FIRST.items() if zoo.VARIANTS[name].architecture["num_layers"] <= 24}
 QUICK = {
     *_FIRST.values(),
-    *("ViT-Ti_16", "R+ViT-Ti_16", "R50+ViT-B_16", "DeiT-Ti_16", "Swin-T", "BiT-R50x1"),
+    *("ViT-Ti_16", "R+ViT-Ti_16", "DeiT-Ti_16", "Swin-T", "BiT-R50x1"),
     *("AxialViT-B_16", "AxialResNet-50"),
     *("DINOv3-Splus_16", "EVA02-B_14"),
 }

@@ -59,7 +59,7 @@ def check_equal(model, other, weights_of):
         np.testing.assert_array_equal(array, theirs[path], err_msg=path)
 
 
-@pytest.mark.parametrize("case", SOURCES)
+@pytest.mark.parametrize("case", slow_after(10, SOURCES))
 def test_golden_files_come_back_byte_for_byte(case, tmp_path):
     folder, layout = GOLDEN / case, SOURCES[case]
     case = json.loads((folder / "case.json").read_text())

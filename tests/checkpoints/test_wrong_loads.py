@@ -308,6 +308,7 @@ def convert_one(path, dtype):
         safetensors.numpy.save_file(arrays, path)
 
 
+@pytest.mark.slow
 def test_floats_are_no_quantised_weights(make_model, tmp_path):
     path = save(make_model(seed=1), tmp_path / "a.npz")
     model = make_model(seed=2)

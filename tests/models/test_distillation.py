@@ -269,6 +269,7 @@ def test_what_layers_of_the_student_add_counts_once(make_student, images):
     assert taught - (0.1 * labels + 0.9 * hard) == pytest.approx(plain - labels, rel=1e-4) and plain > labels + 1e-3
 
 
+@pytest.mark.slow
 def test_microbatches_train_and_log_as_the_whole_batch(make_student, images):
     trained = []
     for parts in (1, 4):  # of 2, 2, 1 and 1 rows

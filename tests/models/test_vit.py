@@ -318,13 +318,8 @@ def test_lora_on_a_blocks_dense_layer(make_model, make_images, run):
     np.testing.assert_allclose(ops.convert_to_numpy(dense.kernel), kernel + lora, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        "attention.qkv",
-        *(pytest.param(part, marks=pytest.mark.slow) for part in ("attention.proj", "mlp.dense1", "mlp.dense2")),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["attention.qkv", "attention.proj", "mlp.dense1", "mlp.dense2"])
 def test_int8_on_a_blocks_dense_layer(part, make_model, make_images, run):
     model = make_model()
     before = run(model, make_images(model))
