@@ -16,7 +16,7 @@ import keras_vit
 
 REPOSITORY = pathlib.Path(__file__).parents[1]
 STEM = f"keras_vit_models-{keras_vit.__version__}"
-LEFT_OUT = (".ci/", ".github/", ".gitignore")  # of the repository, in the source archive
+LEFT_OUT = (".ci/", ".github/", ".gitignore", ".pre-commit-config.yaml")  # of the repository, in the source archive
 GENERATED = r"PKG-INFO|setup\.cfg|keras_vit_models\.egg-info/.*"
 DIST_INFO = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "top_level.txt")
 MAX_BYTES = 1_000_000
