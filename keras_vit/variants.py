@@ -6,16 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.config import ImageConfig, Preprocessing, ResNetConfig, ViTConfig
+from keras_vit.config.fields import fields_of, names_of
 from keras_vit.files import read_table, read_toml
 from keras_vit.models import MODELS
 
-# Fields that a family sets and a user may change; its other fields define the architecture.
-_CHANGEABLE = (
-    *("class_token", "classes", "epsilon", "gelu", "include_top", "norm_position", "pooling", "position_embedding"),
-    "qkv_bias",
-)
-# Fields that define the architecture of every family, whether it sets them or not.
-_FIXED = ("position_placement", "layer_scale_init", "qk_norm", "num_registers", "distilled")
 # Fields that no constructor has as arguments; `create_model` takes them, and single fields of them as `block.gated`.
 DESIGN = ("attention", "window", "stem", "embedding", "block", "head")
 
@@ -106,13 +100,15 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 def _read_variants():
     """Yield the `Variant` of each line of variants.tsv."""
     configs = {config.__name__: config for config in MODELS}
+    # what defines the architecture of every family, whether it sets it or not
+    declared = {name: one for name, one in fields_of(ViTConfig).items() if "." not in name}
+    fixed = {name: one.default for name, one in declared.items() if one.defines and not one.optional}
     for row in read_table("variants.tsv", ("architecture", "defaults", "preprocessing", "parameters", "macs")):
         family = FAMILIES.get(row.get("family"))
         if family is not None:
-            usual = {field.name: field.default for field in dataclasses.fields(ViTConfig) if field.name in _FIXED}
-            fields = merged({**usual, **family.config}, row["architecture"])
-            changeable = {name: fields.pop(name) for name in _CHANGEABLE if name in fields}
-            row |= {"architecture": fields, "defaults": {**changeable, **row.get("defaults", {})}}
+            fields = merged({**fixed, **family.config}, row["architecture"])
+            optional = {name: fields.pop(name) for name in names_of(ViTConfig, optional=True) if name in fields}
+            row |= {"architecture": fields, "defaults": {**optional, **row.get("defaults", {})}}
             row.setdefault("preprocessing", family.preprocessing)
         architecture = {name: tuple(v) if isinstance(v, list) else v for name, v in row["architecture"].items()}
         if architecture.get("stem"):

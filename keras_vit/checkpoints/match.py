@@ -21,7 +21,7 @@ from keras_vit.compat.graph import owned_variables
 from keras_vit.compat.initial_values import aligned_zeros
 from keras_vit.config import ViTConfig
 from keras_vit.config.base import RESIZE_METHODS
-from keras_vit.config.unseen import OF_THE_HEAD, RESIZED, differences, unseen
+from keras_vit.config.unseen import DECLARED, differences, unseen
 from keras_vit.layers.grid_attention import DecomposedPositions
 from keras_vit.layers.position_bias import AttentionBias
 from keras_vit.layers.position_grid import resize_position_embedding
@@ -136,11 +136,11 @@ def make_plan(model, description, resize="auto", head="auto"):
     droppable = (description.pre_logits if is_dropped else set()) | (set() if head_loaded else description.heads)
     if config.field("head.bias") is False and not description.has_head_bias():
         droppable |= {name for name in description.heads if name.endswith("bias")}
-    told = [d for d in different if d.is_close or d.name in RESIZED or (d.name in OF_THE_HEAD and not head_loaded)]
+    told = [d for d in different if d.is_close or d.about.resized or (d.about.of_head and not head_loaded)]
     is_converted = any(source.resized for source in loaded if source.path in channels.FIRST_KERNELS)  # from RGB
     told += [d for d in different if d.name == "classifier_activation" or (d.name == "channels" and is_converted)]
 
-    problems = [f"  ! {d}{_NEW_HEAD if d.name in OF_THE_HEAD else ''}" for d in different if d not in told]
+    problems = [f"  ! {d}{_NEW_HEAD if d.about.of_head else ''}" for d in different if d not in told]
     if is_converted and description.stated.get("channels", channels.RGB) != channels.RGB:
         problems.append(f"  ! the file states channels={description.stated['channels']}; its arrays are for RGB")
     if problems := problems + _problems(loaded, description.entries.keys() - droppable):
@@ -156,7 +156,7 @@ def make_plan(model, description, resize="auto", head="auto"):
     notes += note_on_size(config)
     if is_dropped:
         notes.append("pre_logits and its head are dropped, as in the paper's fine-tuning")
-    known = (*description.stated, *description.shown, *RESIZED)
+    known = {*description.stated, *description.shown, *(name for name in assumed if DECLARED[name].resized)}
     report = LoadReport(
         used=tuple(name for name in checkpoint.entries if name in used),
         resized=tuple(source.resized for source in loaded if source.resized),

@@ -25,7 +25,7 @@ from keras_vit.checkpoints.written_json import CannotHold, huggingface_json
 from keras_vit.compat.graph import owned_variables
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.config import Config
-from keras_vit.config.unseen import CLOSE, KEY, differences, to_text, whole
+from keras_vit.config.unseen import DECLARED, KEY, differences, to_text, whole
 from keras_vit.files import replace_files
 from keras_vit.logs import LOGGER
 from keras_vit.models import MaskedAutoencoder, build_model
@@ -181,7 +181,8 @@ def _unusual(config, prefix=""):
         if isinstance(value, Config):
             yield from _unusual(value, f"{prefix}{field.name}.")
         elif value != field.default and (prefix or field.default is not dataclasses.MISSING):
-            yield from () if field.name in (*CLOSE, "classes", "dtype") else (f"{prefix}{field.name}={value!r}",)
+            name = f"{prefix}{field.name}"
+            yield from () if DECLARED[name].close or name in ("classes", "dtype") else (f"{name}={value!r}",)
 
 
 def _advice(model):

@@ -7,12 +7,14 @@ dataclasses that convert to a plain dict and back.
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import field
 from functools import partial
 from typing import Any, ClassVar, Self
 
 import keras
 
 from keras_vit import checks
+from keras_vit.config.fields import About, about
 from keras_vit.typing import Pair
 
 Check = Callable[[str, Any], Any]
@@ -102,6 +104,10 @@ ARGUMENTS: dict[str, Check] = {name: check for check, names in _NAMES.items() fo
 }
 
 
+# type of a field that is not in the table -> its check
+_OF_TYPE: dict[Any, Check] = {bool: checks.check_flag, int: checks.check_integer, str: checks.check_string}
+
+
 class Config:
     """Check the fields of a config and convert it to a dict and back.
 
@@ -119,11 +125,12 @@ class Config:
     rule_hint: ClassVar[str] = ""  # added to the error of a broken rule; {0} is the first field that the rule names
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value is not None or field.default is not None:
-                check = self.own_checks.get(field.name) or ARGUMENTS[field.name]
-                self._set(**{field.name: check(field.name, value)})
+        for one in dataclasses.fields(self):
+            value = getattr(self, one.name)
+            if value is not None or one.default is not None:
+                check = one.metadata.get("about", About()).check or self.own_checks.get(one.name)
+                check = check or ARGUMENTS.get(one.name) or _OF_TYPE[one.type]
+                self._set(**{one.name: check(one.name, value)})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dict of JSON values.
@@ -229,12 +236,12 @@ class ImageConfig(Config):
 
     name: str
     image_size: Pair
-    classes: int = 1000
-    include_top: bool = True
+    classes: int = field(default=1000, metadata=about(optional=True))
+    include_top: bool = field(default=True, metadata=about(optional=True))
     classifier_activation: str | None = None
     channels: int = 3
-    dtype: str | None = None
-    include_preprocessing: bool = False
+    dtype: str | None = field(default=None, metadata=about(runtime=True))
+    include_preprocessing: bool = field(default=False, metadata=about(runtime=True))
 
     def __post_init__(self):
         super().__post_init__()

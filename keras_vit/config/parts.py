@@ -2,10 +2,12 @@
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import field
 from typing import ClassVar
 
 from keras_vit import checks
 from keras_vit.config.base import ARGUMENTS, Config, one_config_of, one_of, optional
+from keras_vit.config.fields import about
 from keras_vit.typing import Pair
 
 BLOCK_ORDERS = ("pre_norm", "post_norm", "parallel")
@@ -37,9 +39,9 @@ class RotaryConfig(Config):
 
     own_checks = {"kind": one_of(ROTARY_KINDS), "theta": checks.check_positive}
 
-    kind: str
-    theta: float | None = None
-    reference_grid: Pair | None = None
+    kind: str = field(metadata=about(defines=True, stated=True, usual=True))
+    theta: float | None = field(default=None, metadata=about(defines=True, stated=True))
+    reference_grid: Pair | None = field(default=None, metadata=about(defines=True, stated=True, usual=True))
 
     def __post_init__(self):
         super().__post_init__()
@@ -84,15 +86,15 @@ class EmbeddingConfig(Config):
         ValueError: if a value is out of range or the method is unknown.
     """
 
-    patch_bias: bool = True
-    patch_norm: bool = False
-    pre_norm: bool = False
+    patch_bias: bool = field(default=True, metadata=about(defines=True, shown="patch_encoder/projection/bias"))
+    patch_norm: bool = field(default=False, metadata=about(defines=True, shown="patch_norm/.*"))
+    pre_norm: bool = field(default=False, metadata=about(defines=True, shown="pre_norm/.*"))
     class_position: bool = True
-    resize: str | None = None
+    resize: str | None = field(default=None, metadata=about(stated=True, resized=True))
     position_grid: Pair | None = None
-    square_positions: bool = False
+    square_positions: bool = field(default=False, metadata=about(defines=True, stated=True, usual=True))
     kernel_size: Pair | None = None
-    pad: bool = False
+    pad: bool = field(default=False, metadata=about(stated=True, usual=True, resized=True))
     whole_patches: bool = False
     position_init: str = "normal"
     patch_drop_rate: float = 0.0
@@ -120,13 +122,13 @@ class BlockConfig(Config):
 
     own_checks = {"order": one_of(BLOCK_ORDERS), "norm": one_of(NORMS), "rotary": one_config_of(RotaryConfig)}
 
-    order: str = "pre_norm"
-    norm: str = "layer"
-    gated: bool = False
-    bias: bool = True
-    key_bias: bool = True
-    attention_norm: bool = False
-    mlp_norm: bool = False
+    order: str = field(default="pre_norm", metadata=about(defines=True, stated=True, usual=True))
+    norm: str = field(default="layer", metadata=about(defines=True))
+    gated: bool = field(default=False, metadata=about(defines=True))
+    bias: bool = field(default=True, metadata=about(defines=True, shown="block_0/attention/proj/bias"))
+    key_bias: bool = field(default=True, metadata=about(defines=True))
+    attention_norm: bool = field(default=False, metadata=about(defines=True, shown="block_0/attention/output_norm/.*"))
+    mlp_norm: bool = field(default=False, metadata=about(defines=True, shown="block_0/mlp/hidden_norm/.*"))
     rotary: RotaryConfig | None = None
 
 
@@ -150,8 +152,8 @@ class WindowConfig(Config):
 
     own_checks = {"size": checks.check_integer}
 
-    size: int | None = None
-    global_blocks: Sequence[int] = ()
+    size: int | None = field(default=None, metadata=about(stated=True, usual=True))
+    global_blocks: Sequence[int] = field(default=(), metadata=about(stated=True))
     relative_positions: bool = True
 
 
@@ -176,13 +178,13 @@ class HeadConfig(Config):
         ValueError: if a value is out of range.
     """
 
-    neck: int | None = None
+    neck: int | None = field(default=None, metadata=about(shown="neck/conv2/kernel", axis=-1))
     projection: int | None = None
-    normalize: bool = False
+    normalize: bool = field(default=False, metadata=about(stated=True, usual=True))
     bias: bool = True
-    map_heads: int | None = None
+    map_heads: int | None = field(default=None, metadata=about(defines=True, stated=True, usual=True))
     map_mlp_dim: int | None = None
-    map_prefix: bool = False
+    map_prefix: bool = field(default=False, metadata=about(defines=True, stated=True, usual=True))
     num_blocks: int = 1
 
 

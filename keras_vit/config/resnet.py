@@ -2,10 +2,12 @@
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import field
 from typing import Any, ClassVar, Self
 
 from keras_vit import checks
 from keras_vit.config.base import Config, ImageConfig, one_of
+from keras_vit.config.fields import about
 from keras_vit.typing import Pair
 
 # style -> epsilon of GroupNorm, epsilon of the weight standardisation, what the latter is added to
@@ -64,9 +66,9 @@ class ResNetConfig(_Root, Config):
 
     stage_sizes: Sequence[int]
     width_factor: float = 1.0
-    style: str = "vit"
-    gn_epsilon: float | None = None
-    std_epsilon: float | None = None
+    style: str = field(default="vit", metadata=about(stated=True, close=True))
+    gn_epsilon: float | None = field(default=None, metadata=about(stated=True, close=True))
+    std_epsilon: float | None = field(default=None, metadata=about(stated=True, close=True))
 
     @property
     def std_form(self) -> str:
@@ -135,11 +137,11 @@ class BiTConfig(_Root, ImageConfig):
         "max_pool_padding": one_of(("zeros", "minus_infinity")),
     }
 
-    stage_sizes: Sequence[int]
-    width_factor: float
-    gn_epsilon: float = 1e-5
-    std_epsilon: float = 1e-10
-    max_pool_padding: str = "zeros"
+    stage_sizes: Sequence[int] = field(metadata=about(defines=True))
+    width_factor: float = field(metadata=about(defines=True))
+    gn_epsilon: float = field(default=1e-5, metadata=about(stated=True, close=True))
+    std_epsilon: float = field(default=1e-10, metadata=about(stated=True, close=True))
+    max_pool_padding: str = field(default="zeros", metadata=about(stated=True, close=True))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -164,8 +166,8 @@ class AxialResNetConfig(_Root, ImageConfig):
 
     stage_sizes: Sequence[int]
     width_factor: float = 1.0
-    num_heads: int = 8
-    epsilon: float = 1e-5
+    num_heads: int = field(default=8, metadata=about(stated=True))
+    epsilon: float = field(default=1e-5, metadata=about(stated=True, close=True))
 
     def __post_init__(self):
         super().__post_init__()

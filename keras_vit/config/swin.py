@@ -2,10 +2,12 @@
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import field
 from typing import ClassVar
 
 from keras_vit import checks
 from keras_vit.config.base import ImageConfig, count_patches
+from keras_vit.config.fields import about
 from keras_vit.typing import Pair
 
 
@@ -35,16 +37,16 @@ class SwinConfig(ImageConfig):
     own_checks = {"num_heads": checks.check_integers}
 
     patch_size: Pair = (4, 4)
-    embed_dim: int
-    depths: Sequence[int]
-    num_heads: Sequence[int]
-    window_size: int
+    embed_dim: int = field(metadata=about(defines=True, shown="patch_encoder/projection/kernel", axis=-1))
+    depths: Sequence[int] = field(metadata=about(defines=True))
+    num_heads: Sequence[int] = field(metadata=about(defines=True, stated=True))
+    window_size: int = field(metadata=about(stated=True, resized=True))
     mlp_ratio: float = 4.0
     qkv_bias: bool = True
     dropout_rate: float = 0.0
     drop_path_rate: float = 0.0
-    gelu: str = "erf"
-    epsilon: float = 1e-5
+    gelu: str = field(default="erf", metadata=about(stated=True, close=True))
+    epsilon: float = field(default=1e-5, metadata=about(stated=True, close=True))
 
     def __post_init__(self):
         super().__post_init__()

@@ -6,33 +6,19 @@ from typing import Any, NamedTuple
 
 from keras_vit import checks
 from keras_vit.config.base import Config, ImageConfig, one_config_of
+from keras_vit.config.fields import About, fields_of
 from keras_vit.config.resnet import AxialResNetConfig, BiTConfig
 from keras_vit.config.swin import SwinConfig
 from keras_vit.config.vit import ViTConfig
 
 KEY = "keras_vit"  # in the metadata of .safetensors, the comment of .npz and the attributes of .weights.h5
 
-# Another value of these fields gives nearly the same outputs, so it is accepted with a warning.
-_STEM = ("stem.style", "stem.gn_epsilon", "stem.std_epsilon")
-CLOSE = ("gelu", "epsilon", "gn_epsilon", "std_epsilon", "max_pool_padding", *_STEM)
-# Another value of these fields is handled by resizing tables, which the report lists.
-RESIZED = ("window_size", "embedding.pad", "embedding.resize")
-# Fields that may differ if the head is new.
-OF_THE_HEAD = ("pooling", "norm_position", "class_token")
-
-# Fields that are stated only if they differ from these values, which most models have.
-_USUAL = {
-    **{"block.order": "pre_norm", "block.rotary.kind": None, "head.map_prefix": False},
-    **{"embedding.pad": False, "embedding.square_positions": False, "window.size": None, "head.normalize": False},
-    **{"head.map_heads": None, "block.rotary.reference_grid": None},
-}
-_FIELDS = (
-    *("num_heads", "pooling", "norm_position", "position_embedding", "position_placement", "window_size", *CLOSE),
-    *("embedding.resize", "block.rotary.theta", "window.global_blocks", *_USUAL),
-)
-# Fields about how a model runs; a file does not state them.
-_RUNTIME = ("dtype", "include_preprocessing", "remat", "scan_layers")
-_whole_config = one_config_of(ViTConfig, SwinConfig, BiTConfig, AxialResNetConfig)
+_CONFIGS = (ViTConfig, SwinConfig, BiTConfig, AxialResNetConfig)
+_whole_config = one_config_of(*_CONFIGS)
+DECLARED: dict[str, About] = {name: declared for one in _CONFIGS for name, declared in fields_of(one).items()}
+_STATED = tuple(name for name, declared in DECLARED.items() if declared.stated)
+# Fields that a file states only if they differ from these values, which most models have.
+_USUAL = {name: DECLARED[name].default for name in _STATED if DECLARED[name].usual}
 _ONE_TOKEN = ("token", "first")  # with one token, normalising before or after the pooling gives the same result
 _POOLED = {"token_unpooled": "token", "unpooled": "gap"}  # the same head, applied to every token
 
@@ -45,10 +31,15 @@ class Difference(NamedTuple):
     ours: Any
 
     @property
+    def about(self) -> About:
+        """Return the declaration of the field."""
+        return DECLARED[self.name]
+
+    @property
     def is_close(self) -> bool:
         """Return whether both values give nearly the same outputs."""
         # QuickGELU is not close to the others.
-        return self.name in CLOSE and not (self.name == "gelu" and "quick" in (self.theirs, self.ours))
+        return self.about.close and not (self.name == "gelu" and "quick" in (self.theirs, self.ours))
 
     def __str__(self):
         return f"the file states {self.name}={checks.quoted(self.theirs)}; the model has {self.ours!r}"
@@ -61,7 +52,7 @@ def unseen(values: Mapping[str, Any]) -> dict[str, Any]:
         values: the config as a dict, see `Config.to_dict`.
     """
     found = {}
-    for name in _FIELDS:
+    for name in _STATED:
         value: Any = values
         for part in name.split("."):
             value = None if value is None else value.get(part)
@@ -127,7 +118,7 @@ def whole(config: ImageConfig) -> dict[str, Any]:
         config: config of the model.
     """
     values = {"class_name": type(config).__name__, **config.to_dict()}
-    return {name: value for name, value in values.items() if name not in _RUNTIME}
+    return {name: value for name, value in values.items() if name not in DECLARED or not DECLARED[name].runtime}
 
 
 def from_text(text: Any, name: str) -> dict[str, Any]:
@@ -149,9 +140,9 @@ def from_text(text: Any, name: str) -> dict[str, Any]:
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         got = f"{text!r:.200} ({error})"
         raise ValueError(f"the metadata {KEY!r} of {name!r} must be what save_weights writes; got {got}") from None
-    unknown = [field for field in config if field not in _FIELDS]
+    unknown = [field for field in config if field not in _STATED]
     if unknown:  # a file must not change other fields, such as the image size
-        known = ", ".join(_FIELDS)
+        known = ", ".join(_STATED)
         raise ValueError(f"the metadata {KEY!r} of {name!r} must state fields among {known}; got {unknown}")
     return {**values, "config": config if text is None else with_usual(config), "model": model}
 

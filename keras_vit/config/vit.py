@@ -1,10 +1,12 @@
 """ViTConfig: the architecture of a Vision Transformer: plain, hybrid, axial or distilled."""
 
 import dataclasses
+from dataclasses import field
 from typing import Any, ClassVar, Self
 
 from keras_vit import checks
 from keras_vit.config.base import ImageConfig, count_patches, one_config_of, optional
+from keras_vit.config.fields import about
 from keras_vit.config.parts import BlockConfig, EmbeddingConfig, HeadConfig, WindowConfig
 from keras_vit.config.resnet import FeatureMapConfig, ResNetConfig
 from keras_vit.typing import Pair
@@ -16,6 +18,7 @@ UNPOOLED = ("unpooled", "token_unpooled")
 ANY_PATCHES = "attention 'global', position_placement 'stem', window and block.rotary None, and token_merging 0"
 
 PAPER_GELU = "tanh"  # vit_jax uses flax.linen.gelu, whose default is the tanh approximation
+_PATCHES = "patch_encoder/projection"
 PAPER_EPSILON = 1e-6  # vit_jax uses the default of flax.linen.LayerNorm; the default of Keras is 1e-3
 
 
@@ -84,30 +87,33 @@ class ViTConfig(ImageConfig):
     family: ClassVar[str] = "vit"
     own_checks = {"image_size": optional(checks.check_pair), "stem": one_config_of(ResNetConfig, FeatureMapConfig)}
 
-    patch_size: Pair
-    hidden_dim: int
-    num_layers: int
-    num_heads: int
-    mlp_dim: int
-    pooling: str = "token"
-    class_token: bool | None = None
-    norm_position: str = "before_pooling"
-    representation_size: int | None = None
-    position_embedding: str = "learned"
-    position_placement: str = "stem"
+    patch_size: Pair = field(metadata=about(defines=True, shown=f"{_PATCHES}/kernel", axis=slice(2)))
+    hidden_dim: int = field(metadata=about(defines=True, shown=f"{_PATCHES}/kernel", axis=-1))
+    num_layers: int = field(metadata=about(defines=True))
+    num_heads: int = field(metadata=about(defines=True, stated=True))
+    mlp_dim: int = field(metadata=about(defines=True, shown="block_0/mlp/dense2/kernel", axis=0))
+    pooling: str = field(default="token", metadata=about(stated=True, of_head=True, optional=True))
+    class_token: bool | None = field(default=None, metadata=about(of_head=True, optional=True))
+    norm_position: str = field(default="before_pooling", metadata=about(stated=True, of_head=True, optional=True))
+    representation_size: int | None = field(default=None, metadata=about(shown="pre_logits/kernel", axis=-1))
+    position_embedding: str = field(default="learned", metadata=about(stated=True, optional=True))
+    position_placement: str = field(default="stem", metadata=about(stated=True, defines=True))
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
     drop_path_rate: float = 0.0
-    layer_scale_init: float | None = None
-    qkv_bias: bool = True
-    qk_norm: bool = False
-    num_registers: int = 0
-    gelu: str | None = None
-    epsilon: float | None = None
-    remat: str | None = None
-    scan_layers: bool = False
+    layer_scale_init: float | None = field(default=None, metadata=about(defines=True))
+    qkv_bias: bool = field(
+        default=True,
+        metadata=about(defines=True, optional=True, shown="block_0/attention/(qkv/bias|query_bias)"),
+    )
+    qk_norm: bool = field(default=False, metadata=about(defines=True, shown="block_0/attention/query_norm/.*"))
+    num_registers: int = field(default=0, metadata=about(defines=True, shown="class_token/registers", axis=1))
+    gelu: str | None = field(default=None, metadata=about(defines=True, stated=True, close=True, optional=True))
+    epsilon: float | None = field(default=None, metadata=about(stated=True, close=True, optional=True))
+    remat: str | None = field(default=None, metadata=about(runtime=True))
+    scan_layers: bool = field(default=False, metadata=about(runtime=True))
     token_merging: int = 0
-    distilled: bool = False
+    distilled: bool = field(default=False, metadata=about(defines=True))
     attention: str = "global"
     window: WindowConfig | None = None
     stem: ResNetConfig | FeatureMapConfig | None = None

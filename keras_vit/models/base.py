@@ -11,7 +11,7 @@ import keras
 from keras_vit import checks
 from keras_vit.compat.fit import DistributedFit
 from keras_vit.config import ImageConfig, Preprocessing
-from keras_vit.config.unseen import RESIZED, differences, to_text
+from keras_vit.config.unseen import differences, to_text
 from keras_vit.models import weights_files
 from keras_vit.models.layer_states import layer_states, lora_layers, quantize, restart_lora, restore_layer_states
 from keras_vit.typing import PathLike, Tensor
@@ -290,7 +290,7 @@ class ImageModel(Model):
         for difference in differences(weights_files.stated(filepath), self._config):
             if difference.is_close:
                 warnings.warn(f"{filepath}: {difference}", stacklevel=2)
-            elif difference.name not in RESIZED:
+            elif not difference.about.resized:
                 raise ValueError(f"{filepath} does not fit {self.name}: {difference}")
         optimizer = getattr(self, "optimizer", None)
         is_other = optimizer is not None and optimizer.built and weights_files.has_other_slots(filepath, self)

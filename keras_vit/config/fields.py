@@ -1,0 +1,84 @@
+"""What a field of a config is: how it is checked, what shows its value, who may change it.
+
+A config declares this beside the field: `gated: bool = field(default=False, metadata=about(defines=True))`. The lists
+of field names in the package are queries over these declarations.
+"""
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Callable
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class About:
+    """What a field is.
+
+    Attributes:
+        default: its default value, None without one.
+        check: function of the name and the value that returns the value, or raises a `ValueError`; None uses the check
+            of `base.ARGUMENTS` for the name, or that of the type.
+        defines: whether the field belongs to the architecture of a published variant. Two variants with other values
+            are different models.
+        shown: regular expression of variables. If a file has an array for one of them, the field is True, else False.
+        axis: with `shown`, the field is the size of the variable along this axis instead, or None.
+        stated: whether no array shows the field, so that weights files state it.
+        usual: whether weights files leave it out if it has its default value; fields of parts have one.
+        close: whether another value gives nearly the same outputs, so that it is accepted with a warning.
+        resized: whether another value is handled by resizing tables, which a report lists.
+        of_head: whether it may differ from that of the file if the head is new.
+        optional: whether a user may change what a published family sets.
+        runtime: whether it is about how a model runs, so that no file states it.
+    """
+
+    default: Any = None
+    check: Callable[[str, Any], Any] | None = None
+    defines: bool = False
+    shown: str | None = None
+    axis: int | slice | None = None
+    stated: bool = False
+    usual: bool = False
+    close: bool = False
+    resized: bool = False
+    of_head: bool = False
+    optional: bool = False
+    runtime: bool = False
+
+
+def about(**declared: Any) -> dict[str, About]:
+    """Return the metadata of a dataclass field.
+
+    Args:
+        **declared: attributes of `About`.
+    """
+    return {"about": About(**declared)}
+
+
+@functools.cache
+def fields_of(config_class: type) -> dict[str, About]:
+    """Return the declaration of each field of a config; names of fields of nested configs have a dot.
+
+    Args:
+        config_class: class of the config.
+    """
+    found, types = {}, typing.get_type_hints(config_class)
+    for field in dataclasses.fields(config_class):
+        default = None if field.default is dataclasses.MISSING else field.default
+        found[field.name] = dataclasses.replace(field.metadata.get("about", About()), default=default)
+        for inner in (types[field.name], *typing.get_args(types[field.name])):
+            if isinstance(inner, type) and dataclasses.is_dataclass(inner):
+                found |= {f"{field.name}.{name}": declared for name, declared in fields_of(inner).items()}
+    return found
+
+
+@functools.cache
+def names_of(config_class: type, **wanted: bool) -> tuple[str, ...]:
+    """Return the names of the fields of a config that are declared so, in order.
+
+    Args:
+        config_class: class of the config.
+        **wanted: attributes of `About` and their values.
+    """
+    fields = fields_of(config_class).items()
+    return tuple(name for name, declared in fields if all(getattr(declared, key) == wanted[key] for key in wanted))
