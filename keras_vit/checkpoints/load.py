@@ -15,7 +15,8 @@ from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.match import RESIZE_CHOICES, LoadReport, make_plan
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.logs import LOGGER
-from keras_vit.models.base import ImageModel, check_model
+from keras_vit.models.base import ImageModel
+from keras_vit.models.encoder import check_model
 from keras_vit.models.layer_states import keep_resize, lora_layers
 from keras_vit.progress import progress
 from keras_vit.typing import PathLike

@@ -30,7 +30,7 @@ from keras_vit.files import replace_files
 from keras_vit.logs import LOGGER
 from keras_vit.models import MaskedAutoencoder, build_model
 from keras_vit.models.base import ImageModel
-from keras_vit.models.derived import check_not_quantized
+from keras_vit.models.copies import check_not_quantized
 from keras_vit.models.layer_states import lora_layers
 from keras_vit.typing import PathLike
 from keras_vit.variants import VARIANTS

@@ -10,7 +10,8 @@ from keras_vit import checks
 from keras_vit.checkpoints.description import describe
 from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.readers import open_checkpoint
-from keras_vit.models.base import ImageModel, described
+from keras_vit.models.base import ImageModel
+from keras_vit.models.encoder import described
 from keras_vit.zoo import variant_name
 
 _SAVED = ".keras"

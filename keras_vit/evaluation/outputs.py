@@ -10,8 +10,9 @@ from keras_vit import checks
 from keras_vit.compat.inference import inference
 from keras_vit.data import images as readers
 from keras_vit.data.preprocessing import check
-from keras_vit.models.base import ImageModel, described
-from keras_vit.models.encoders import find_encoders, images_of, labels_of, score_activations
+from keras_vit.models.base import ImageModel
+from keras_vit.models.encoder import described
+from keras_vit.models.encoders import find_encoders, labels_of, preprocessing_of, score_activations
 from keras_vit.models.training_warnings import look_at
 from keras_vit.progress import progress
 
@@ -154,7 +155,7 @@ def check_classifier(model):
     shape = getattr(model, "output_shape", None)  # a list, a dict or a tuple of shapes of several outputs
     is_row = isinstance(shape, tuple) and len(shape) == 2 and not isinstance(shape[0], tuple)
     if not isinstance(model, ImageModel):
-        images = images_of(model) if isinstance(model, keras.Model) else None
+        images = preprocessing_of(model) if isinstance(model, keras.Model) else None
         if not is_row or images is None or images.patch_size is None and len(model.inputs) > 1:
             found = type(model).__name__ if images or find_encoders(model) else described(model)
             raise ValueError(
@@ -181,7 +182,7 @@ def check_preprocessing(model, preprocessing):
         ValueError: if there is none, if its images do not fit, or if both it and the model standardise the images, or
             neither does.
     """
-    own = images_of(model)
+    own = preprocessing_of(model)
     preprocessing = own if preprocessing is None else preprocessing
     if preprocessing is None:
         raise ValueError(

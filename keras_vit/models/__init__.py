@@ -4,10 +4,9 @@ from typing import Any
 
 from keras_vit.config import ImageConfig
 from keras_vit.models.base import ImageModel, Model
+from keras_vit.models.copies import check_not_quantized, clone, merge_lora
 from keras_vit.models.derived import (
-    check_not_quantized,
     check_pools,
-    clone,
     feature_extractor,
     resize,
     with_dtype,
@@ -15,7 +14,7 @@ from keras_vit.models.derived import (
 )
 from keras_vit.models.distillation import Distiller
 from keras_vit.models.layer_states import freeze
-from keras_vit.models.lora import LoraReport, add_lora, merge_lora
+from keras_vit.models.lora import LoraReport, add_lora
 from keras_vit.models.masked_autoencoder import MaskedAutoencoder
 from keras_vit.models.masked_images import Reconstruction
 from keras_vit.models.masked_patches import MaskedPatchPrediction

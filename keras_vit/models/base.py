@@ -3,7 +3,7 @@
 import functools
 import pathlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -13,14 +13,11 @@ from keras_vit.compat.fit import DistributedFit
 from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.unseen import differences, to_text
 from keras_vit.models import weights_files
+from keras_vit.models.encoder import STANDARDISATION, Encoder
+from keras_vit.models.encoders import count_classes, keep_class_names, shared_graph
 from keras_vit.models.layer_states import layer_states, lora_layers, quantize, restart_lora, restore_layer_states
+from keras_vit.models.training_warnings import ADVICE, check_losses, images_in, look_at
 from keras_vit.typing import PathLike, Tensor
-
-ADVICE = (
-    "prepare them as keras_vit.preprocess does, (x / 255 - mean) / std, or build the model with "
-    "include_preprocessing=True, which takes pixel values from 0 to 255"
-)
-_STANDARDISATION = "preprocessing"  # the layer of a model with include_preprocessing
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -57,23 +54,15 @@ class Model(weights_files.SavedToH5, DistributedFit, keras.Model):
     preprocessing: Any = None  # of the images, if no model of this package inside knows it
 
     def _look_at(self, method, data, function):
-        from keras_vit.models.training_warnings import look_at  # that module imports this one
-
         look_at(self, method, data, self._looks, function)
 
     def _check_losses(self, loss, metrics):
-        from keras_vit.models.training_warnings import check_losses  # that module imports this one
-
         check_losses(self, loss, metrics)
 
     def _images_in(self, batch):
-        from keras_vit.models.training_warnings import images_in  # that module imports this one
-
         return images_in(self, batch) if getattr(self, "inputs", None) else None
 
     def _fit_inside(self, arguments, steps_done):
-        from keras_vit.models.encoders import count_classes, keep_class_names  # that module imports this one
-
         names = getattr(arguments.get("x"), "class_names", None)
         if names is not None:
             keep_class_names(self, names)
@@ -81,8 +70,6 @@ class Model(weights_files.SavedToH5, DistributedFit, keras.Model):
         return super()._fit_inside(arguments, steps_done)
 
     def get_config(self):
-        from keras_vit.models.encoders import shared_graph
-
         config, owner = super().get_config(), shared_graph(self)
         is_known = owner is not None and owner.preprocessing_source != "assumed"
         preprocessing = self.preprocessing or (owner.preprocessing if is_known else None)
@@ -102,7 +89,7 @@ class Model(weights_files.SavedToH5, DistributedFit, keras.Model):
         return {} if lora_layers(self) else super().get_compile_config()
 
 
-class ImageModel(Model):
+class ImageModel(Encoder, Model):
     """Add a config, image preprocessing and class labels to a functional Keras model.
 
     `weights_source` names the file that the weights were last loaded from, or is None; training does not change it.
@@ -167,7 +154,7 @@ class ImageModel(Model):
         inputs = images = self._make_inputs(config)
         if config.include_preprocessing:
             # Setting `preprocessing` sets scale and offset. bfloat16 would lose precision of the normalised values.
-            images = keras.layers.Rescaling(1.0, dtype=head_dtype(config), name=_STANDARDISATION)(inputs)
+            images = keras.layers.Rescaling(1.0, dtype=head_dtype(config), name=STANDARDISATION)(inputs)
         return config, inputs, images
 
     def _finish(self, config, inputs, outputs, preprocessing, labels, name):
@@ -185,77 +172,6 @@ class ImageModel(Model):
         self.names_prefix: tuple[str, str] | None = None  # (marker of a layout, start of the names in its file)
         self.table_method: str | None = None  # method of resizing the position tables of the file
         self.max_tokens: int | None = None  # that the file states for images in their own aspect ratios
-
-    @property
-    def config(self) -> ImageConfig:
-        """Return the frozen config of the model, with all defaults filled in."""
-        return self._config
-
-    @property
-    def preprocessing(self) -> Preprocessing:
-        """Return or set the `Preprocessing` of the images; None sets the official one.
-
-        Its size is the model's image size; a model for images of any size accepts every size. With
-        `include_preprocessing`, its `in_model` is True, and setting it changes the mean and std of the layer
-        `preprocessing`.
-        """
-        return self._preprocessing
-
-    @preprocessing.setter
-    def preprocessing(self, value: Preprocessing | None) -> None:
-        config = self._config
-        channels, source = 1 if config.channels == 1 else 3, "default" if value is None else "stated"
-        patch_size = config.field("patch_size") if config.field("embedding.images_per_sequence") else None
-        if value is None:
-            half = (0.5,) * channels
-            value = Preprocessing(size=config.image_size or config.usual_size, mean=half, std=half)
-            value = value if patch_size is None else value.native(patch_size)
-        if not isinstance(value, Preprocessing):
-            raise TypeError(f"preprocessing must be a keras_vit.Preprocessing or None; got {value!r}")
-        wanted = config.image_size or value.image_size, channels, patch_size
-        if (value.image_size, value.channels, value.patch_size) != wanted:
-            raise ValueError(
-                f"preprocessing must give images of the model's image_size {config.image_size} and {channels} "
-                f"channels, and patch_size={patch_size}; got {value.image_size}, {value.channels} and "
-                f"{value.patch_size} (Preprocessing.at and Preprocessing.native change them)"
-            )
-        self._preprocessing = value.replace(in_model=config.include_preprocessing)
-        self._preprocessing_source = source
-        if config.include_preprocessing:
-            layer, (scale, offset) = self.get_layer(_STANDARDISATION), standardisation(value)
-            if (layer.scale, layer.offset) != (scale, offset):
-                layer.scale, layer.offset = scale, offset
-                # Compiled functions hold the old values.
-                self.train_function = self.test_function = self.predict_function = None
-
-    @property
-    def preprocessing_source(self) -> str:
-        """Return how `preprocessing` is known: `"stated"`, `"default"` or `"assumed"`.
-
-        It is `"stated"` if the weights or the user set it, and `"assumed"` if the weights file does not state it and
-        comes from a library whose models use different preprocessings. Otherwise it is `"default"`.
-        """
-        return self._preprocessing_source
-
-    def assume_preprocessing(self) -> None:
-        """Mark the preprocessing as assumed: it may not be the one the weights need."""
-        self._preprocessing_source = "assumed"
-
-    @property
-    def labels(self) -> tuple[str, ...] | None:
-        """Return or set the class names, one per logit, as a tuple, or None."""
-        return self._labels
-
-    @labels.setter
-    def labels(self, value: Sequence[str] | None) -> None:
-        if value is not None:
-            is_sequence = isinstance(value, Iterable) and not isinstance(value, (str, set, frozenset, Mapping))
-            if not is_sequence or not all(isinstance(label, str) for label in value):
-                raise TypeError(f"labels must be a sequence of strings or None; got {value!r}")
-            value = tuple(value)
-            if len(value) != self._config.classes:
-                raise ValueError(f"labels must name each of the {self._config.classes} classes; got {len(value)} names")
-        self._labels = value
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
         # Inputs may be lists and dicts; a dict of coordinates and patches is sorted.
@@ -349,14 +265,6 @@ class ImageModel(Model):
         return {}
 
 
-def standardisation(preprocessing):
-    """Return scale and offset for `Rescaling`, from pixel values in [0, 255] to (x / 255 - mean) / std."""
-    mean, std = preprocessing.mean, preprocessing.std
-    # Of rank 3, because Keras reshapes vectors under image_data_format="channels_first".
-    scale, offset = [1 / (255 * s) for s in std], [-m / s for m, s in zip(mean, std, strict=True)]
-    return [[scale]], [[offset]]
-
-
 def make_head(config, name="head", kernel_initializer="zeros"):
     """Return the dense layer that gives the logits."""
     return keras.layers.Dense(
@@ -372,28 +280,3 @@ def make_head(config, name="head", kernel_initializer="zeros"):
 def head_dtype(config):
     """Return the dtype of the head: float32 under mixed policies, so logits and softmax keep their precision."""
     return "float64" if config.dtype == "float64" else "float32"
-
-
-def is_projection(model):
-    """Return whether the head of a model is a projection to features, as that of a CLIP, and not a classifier."""
-    config = model.config
-    return config.include_top and config.field("head.bias") is False and not config.field("head.normalize")
-
-
-def check_model(model):
-    """Return `model` if it is a model of this package; otherwise raise `TypeError`."""
-    if not isinstance(model, ImageModel):
-        raise TypeError(f"model must be a model of keras_vit; got {described(model)}")
-    return model
-
-
-def described(model):
-    """Return a description of an object that is not a model of this package, with a hint if one is known."""
-    layers = model.layers if isinstance(model, keras.Model) else ()
-    name = type(model).__name__
-    inside = [layer.name for layer in layers if isinstance(layer, ImageModel)]
-    if inside:
-        return f"{name} around one (give model.get_layer({inside[0]!r}))"
-    if any(type(layer).__module__.startswith("keras_vit.layers") for layer in layers):
-        return f"{name} with keras_vit layers, as from keras.models.clone_model (keras_vit.clone(model) copies a model)"
-    return name

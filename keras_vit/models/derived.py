@@ -10,38 +10,22 @@ import numpy as np
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.graph import graph_calls, owned_variables, sublayers
-from keras_vit.compat.initial_values import build_deferred, initialise
+from keras_vit.compat.graph import graph_calls
 from keras_vit.config import UNPOOLED, Preprocessing
 from keras_vit.layers.feature_pyramid import Enlarge
-from keras_vit.layers.patch_encoder import PatchMap, resize_patch_kernel
+from keras_vit.layers.patch_encoder import PatchMap
 from keras_vit.layers.position_grid import RESIZE_METHODS
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
-from keras_vit.models.base import ImageModel, Model, check_model, is_projection, standardisation
-from keras_vit.models.encoders import images_of
-from keras_vit.models.layer_states import enable_lora_as_in, layer_states
+from keras_vit.models.base import ImageModel, Model
+from keras_vit.models.copies import HEADS, ModelT, check_not_quantized, copy_of, is_of_head
+from keras_vit.models.encoder import check_model, is_projection, standardisation
+from keras_vit.models.encoders import preprocessing_of
+from keras_vit.models.layer_states import layer_states
 from keras_vit.typing import Size
 
 DTYPES = ("uint8", "float32")  # of pixels
-_HEADS = ("head", "head_dist")  # a distilled model has both
 
-# any subclass of ImageModel; the functions return the class of their argument
-ModelT = TypeVar("ModelT", bound=ImageModel)
 BuildT = TypeVar("BuildT", bound=Callable[..., ImageModel])
-
-
-def clone(model: ModelT) -> ModelT:
-    """Return a copy of a model that shares nothing with it.
-
-    The copy has the same class, config, preprocessing, labels and weights.
-
-    Args:
-        model: a model of this package.
-
-    Raises:
-        TypeError: if `model` is not a model of this package.
-    """
-    return copy_of(model)
 
 
 def resize(
@@ -172,20 +156,6 @@ def with_dtype(model: ModelT, dtype: Any) -> ModelT:
     return with_config(model, dtype=dtype)
 
 
-def check_not_quantized(model: keras.Model, wanted: str) -> None:
-    """Raise an error if a layer of the model is quantised.
-
-    Args:
-        model: a keras model.
-        wanted: the purpose, for the error message.
-
-    Raises:
-        ValueError: if a layer is quantised.
-    """
-    if any(getattr(layer, "quantization_mode", None) for layer in sublayers(model)):
-        raise ValueError(f"model must not be quantised for {wanted}; layers of {model.name} are")
-
-
 def feature_extractor(model: keras.Model, names: Sequence[str], grid: bool = True, enlarge: int = 1) -> keras.Model:
     """Build a model that returns several intermediate outputs of `model`.
 
@@ -242,7 +212,7 @@ def of_pixels(model: ImageModel, dtype: str = "uint8") -> Model:
         ValueError: if `dtype` is not one of these.
     """
     checks.check_choice("dtype", dtype, DTYPES)
-    preprocessing = images_of(model) or check_model(model).preprocessing
+    preprocessing = preprocessing_of(model) or check_model(model).preprocessing
     if preprocessing.in_model:
         return model
     scale, offset = standardisation(preprocessing)
@@ -288,8 +258,8 @@ def with_head(
     check_pools(model)
     fields = {"include_top": True, "classes": kernel.shape[1], "classifier_activation": activation}
     fields |= {"head.bias": bias is not None} if hasattr(model.config, "head") else {}
-    states, given = layer_states(model), {f"{head}/kernel": kernel for head in _HEADS}
-    given |= {} if bias is None else {f"{head}/bias": bias for head in _HEADS}
+    states, given = layer_states(model), {f"{head}/kernel": kernel for head in HEADS}
+    given |= {} if bias is None else {f"{head}/bias": bias for head in HEADS}
     if normalize and is_projection(model):
         fields["head.projection"] = model.config.classes
         given["projection/kernel"] = ops.convert_to_numpy(model.get_layer("head").kernel)  # with LoRA, if any
@@ -350,47 +320,3 @@ def _as_map(tokens, model):
     rows, columns = next((grid for grid in grids if math.prod(grid) == length), config.grid_size)
     num_prefix = length - rows * columns  # 0 right after the patch encoder
     return ops.reshape(tokens[:, num_prefix:], (-1, rows, columns, dim))
-
-
-def copy_of(model, changes=None, given=None, method="auto", keeps_lora=True):
-    """Return a copy of a model with changes in its `get_config`; tables of another size are resized.
-
-    Args:
-        model: a model of this package.
-        changes: dict of changed values of `get_config`, or None.
-        given: dict from the paths of the new head's variables to arrays, or None.
-        method: as in `resize`.
-        keeps_lora: whether the copy has LoRA where the model has it.
-    """
-    description, skip = {**check_model(model).get_config(), **(changes or {})}, _HEADS if given else ()
-    build = functools.partial(type(model).from_config, description)
-    copied, pending = build_deferred(lambda: enable_lora_as_in(model, build(), skip) if keeps_lora else build())
-    old = {owned.stored_name: owned.variable for owned in owned_variables(model)}
-    values = {}
-    for owned in owned_variables(copied):
-        new = owned.variable
-        is_new = new.path in (given or {})
-        source = np.asarray(given[new.path], new.dtype) if is_new else old[owned.stored_name]
-        if is_new and source.shape != tuple(new.shape):
-            raise ValueError(f"{new.name} of the head must have shape {tuple(new.shape)}; got {source.shape}")
-        if keeps_lora and not is_new:  # LoRA freezes single weights of layers
-            new.trainable = source.trainable
-        if tuple(source.shape) == tuple(new.shape):
-            values[id(new)] = lambda source=source: ops.convert_to_numpy(source).copy()
-        elif new.path == "patch_encoder/projection/kernel":
-            size = tuple(new.shape)[:2]
-            values[id(new)] = lambda source=source, size=size: resize_patch_kernel(ops.convert_to_numpy(source), size)
-        else:  # resized below
-            values[id(new)] = lambda new=new: ops.zeros(new.shape, new.dtype)
-    initialise(pending, values)
-    if given is None:
-        method = {} if method == "auto" else {"method": method}
-        tables = ([x for x in sublayers(one) if x.weights and hasattr(x, "resize_from")] for one in (copied, model))
-        for new, old in zip(*tables, strict=True):
-            new.resize_from(old, **method)
-    copied.weights_path = model.weights_path
-    return copied
-
-
-def is_of_head(path):
-    return path.partition("/")[0] in _HEADS

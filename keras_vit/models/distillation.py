@@ -12,7 +12,8 @@ from keras_vit import checks
 from keras_vit.compat.graph import keep_beside_graph
 from keras_vit.compat.saved_objects import CrossEntropy
 from keras_vit.layers.position_grid import resize_matrix
-from keras_vit.models.encoders import find_encoder, images_of, output_activation
+from keras_vit.models.base import Model
+from keras_vit.models.encoders import find_encoder, output_activation, preprocessing_of
 from keras_vit.models.training_model import TrainingModel
 from keras_vit.typing import Tensor
 
@@ -26,7 +27,7 @@ _SMALLEST = float(np.finfo("float32").tiny)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class Distiller(TrainingModel):
+class Distiller(TrainingModel, Model):
     """Train a student on labels and on a teacher's outputs (DeiT, arXiv 2012.12877).
 
     ```python
@@ -150,7 +151,7 @@ class Distiller(TrainingModel):
         Raises:
             ValueError: if the size of the images for the teacher is unknown.
         """
-        student, target = self.student, images_of(self.teacher)
+        student, target = self.student, preprocessing_of(self.teacher)
         images, own = (inputs["teacher_images"], inputs["images"]) if isinstance(inputs, dict) else (inputs, inputs)
         has_heads = hasattr(student, "call_heads")
         heads = student.call_heads(own, training=True) if has_heads else [student(own, training=True)]
@@ -159,7 +160,7 @@ class Distiller(TrainingModel):
                 "inputs must be a dict with teacher_images of one size (keras_vit.data.flexible_patches), because that "
                 f"of the images of {student.name} is unknown; got {images.shape}"
             )
-        images = images if target is None else convert(images, images_of(student), target)
+        images = images if target is None else convert(images, preprocessing_of(student), target)
         scores = self.teacher(images, training=False)
         logits = to_logits(ops.stop_gradient(scores), output_activation(self.teacher))
         return heads[0], heads[-1], logits
@@ -316,7 +317,7 @@ def _check_teacher(teacher, student):
         raise ValueError(
             f"teacher must share no weights with the student; {teacher.name!r} does (keras_vit.clone copies a model)"
         )
-    source, target = images_of(student), images_of(teacher)
+    source, target = preprocessing_of(student), preprocessing_of(teacher)
     if target is not None and source is None:
         raise ValueError(
             "student must pass its images unchanged to its keras_vit model, because the teacher "

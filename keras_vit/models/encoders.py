@@ -6,7 +6,7 @@ import keras
 
 from keras_vit.compat.graph import graph_calls
 from keras_vit.config import ImageConfig, Preprocessing
-from keras_vit.models.base import ImageModel
+from keras_vit.models.encoder import Encoder
 from keras_vit.models.training_model import TrainingModel
 
 
@@ -21,7 +21,7 @@ def find_encoders(model):
 
     The teacher of a `Distiller` is not included.
     """
-    if isinstance(model, ImageModel):
+    if isinstance(model, Encoder):
         return [model]
     if isinstance(model, TrainingModel):  # its graph may contain the layers of the trained model, but not that model
         return find_encoders(model.trained_model())
@@ -55,7 +55,7 @@ def read_by_head(model):
     return [made_by[id(tensor)] for tensor in read]
 
 
-def images_of(model):
+def preprocessing_of(model):
     """Return the `Preprocessing` of a model's inputs, or None if it is unknown.
 
     It is known if `model` is a model of this package, has the layers of one behind its inputs, or passes its inputs

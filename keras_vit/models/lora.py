@@ -1,4 +1,4 @@
-"""add_lora and merge_lora: train thin matrices beside frozen kernels, and merge them into the kernels."""
+"""add_lora: train thin matrices beside frozen kernels. `copies.merge_lora` merges them into the kernels."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ import keras
 from keras_vit import checks
 from keras_vit.compat.graph import inner_layers, owned_variables
 from keras_vit.logs import LOGGER
-from keras_vit.models.derived import ModelT, check_not_quantized, copy_of, is_of_head
+from keras_vit.models.copies import check_not_quantized, is_of_head
 from keras_vit.models.encoders import find_encoder
 from keras_vit.models.layer_states import has_lora, warn_if_compiled
 
@@ -112,23 +112,3 @@ def add_lora(
     report = LoraReport(tuple(chosen), rank, added, trained, model.count_params())
     LOGGER.info(report)
     return report
-
-
-def merge_lora(model: ModelT) -> ModelT:
-    """Return a copy of a model with LoRA merged into its kernels.
-
-    It has no LoRA, and its outputs are the same. Layers that had nothing but LoRA to train are frozen in the copy.
-
-    Args:
-        model: a model of this package, with or without LoRA.
-
-    Raises:
-        TypeError: if `model` is not a model of this package.
-        ValueError: if it is quantised.
-    """
-    check_not_quantized(model, "merge_lora (quantize the copy)")
-    merged = copy_of(model, keeps_lora=False)
-    for old, new in zip(inner_layers(model), inner_layers(merged), strict=True):
-        if has_lora(old.layer):
-            new.layer.kernel.assign(old.layer.kernel)
-    return merged

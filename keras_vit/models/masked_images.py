@@ -10,7 +10,8 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.compat.graph import keep_beside_graph
 from keras_vit.layers.patch_encoder import cut_patches
-from keras_vit.models.base import described
+from keras_vit.models.base import Model
+from keras_vit.models.encoder import described
 from keras_vit.models.scanned import check_unscanned
 from keras_vit.models.training_model import TrainingModel
 from keras_vit.models.vit import VisionTransformer
@@ -48,7 +49,7 @@ class Reconstruction:
     mask: np.ndarray
 
 
-class MaskedImages(TrainingModel):
+class MaskedImages(TrainingModel, Model):
     """Train an encoder to predict patches that it does not see or sees corrupted.
 
     A subclass defines `_usual()`, which returns the loss and the list of metrics for `compile`, and `_targets(images)`,

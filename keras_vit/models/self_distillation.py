@@ -11,8 +11,9 @@ from keras_vit.compat.graph import keep_beside_graph
 from keras_vit.config.base import ARGUMENTS
 from keras_vit.layers.projection_head import ProjectionHead
 from keras_vit.models import self_distillation_loss as losses
-from keras_vit.models.base import head_dtype
-from keras_vit.models.derived import check_pools, clone, feature_extractor
+from keras_vit.models.base import Model, head_dtype
+from keras_vit.models.copies import clone
+from keras_vit.models.derived import check_pools, feature_extractor
 from keras_vit.models.encoders import read_by_head
 from keras_vit.models.scanned import check_unscanned
 from keras_vit.models.training_model import TrainingModel
@@ -27,7 +28,7 @@ _COLLAPSED = 0.02  # nats between the two entropies
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class SelfDistillation(TrainingModel):
+class SelfDistillation(TrainingModel, Model):
     """Pre-train without labels by self-distillation (DINO, arXiv 2104.14294).
 
     The student sees all crops of an image, the teacher the two global ones. The student learns to predict the teacher's

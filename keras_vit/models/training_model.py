@@ -1,14 +1,12 @@
-"""TrainingModel, the base class of models that train another model."""
+"""TrainingModel, the mixin of models that train another model."""
 
 from typing import Any
 
 import keras
 
-from keras_vit.models.base import Model
 
-
-class TrainingModel(Model):
-    """Train another model, and run further models that are not trained.
+class TrainingModel:
+    """Train another model, and run further models that are not trained; a mixin for `Model`, which it precedes.
 
     A subclass lists in `_models` the constructor arguments that are models; they are also attributes, and the first one
     is the model to train. Its property `settings` is a dict of the other arguments, as JSON values.

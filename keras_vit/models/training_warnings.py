@@ -10,9 +10,13 @@ import numpy as np
 
 from keras_vit.compat.labels import parts_here
 from keras_vit.compat.tensorflow_fit import LOOKED_AT
-from keras_vit.models.base import ADVICE, ImageModel
-from keras_vit.models.encoders import images_of, output_activation
+from keras_vit.models.encoder import Encoder
+from keras_vit.models.encoders import output_activation, preprocessing_of
 
+ADVICE = (
+    "prepare them as keras_vit.preprocess does, (x / 255 - mean) / std, or build the model with "
+    "include_preprocessing=True, which takes pixel values from 0 to 255"
+)
 _CERTAIN = 4.0  # times the largest prepared value; no augmentation goes this far
 _BETWEEN_CLASSES = ("categoricalcrossentropy", "sparsecategoricalcrossentropy")  # losses, see `_kind`
 
@@ -29,7 +33,7 @@ def look_at(model, method, data, looks, function):
         looks: dict; a function of the first images of an iterable is added to it.
         function: key of that function.
     """
-    preprocessing = images_of(model)
+    preprocessing = preprocessing_of(model)
     if preprocessing is None or data is None:
         return
     look = functools.partial(_warn, f"{method} of {model.name}", preprocessing)
@@ -96,7 +100,7 @@ def check_losses(model, loss, metrics):
                 f"{getattr(part, 'name', part)!r} with from_logits=True (or build the model with "
                 "classifier_activation=None)"
             )
-    if isinstance(model, ImageModel):
+    if isinstance(model, Encoder):
         warn_of_loss(loss, model.config)
 
 

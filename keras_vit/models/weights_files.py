@@ -11,6 +11,7 @@ import keras
 from keras_vit.config.unseen import KEY, from_text, unseen, with_usual
 from keras_vit.files import check_regular, parse_json, replace_file
 from keras_vit.layers import AddPositionEmbs
+from keras_vit.models.copies import merge_lora
 from keras_vit.models.layer_states import lora_layers
 from keras_vit.typing import PathLike
 
@@ -28,8 +29,6 @@ class SavedToH5:
             filepath: path of the file; LoRA is merged into the kernels of an `.h5` file.
             *args, **kwargs: as in `keras.Model.save`.
         """
-        from keras_vit.models.lora import merge_lora  # that module imports this one
-
         is_h5 = str(filepath).endswith((".h5", ".hdf5"))
         model: Any = merge_lora(self) if is_h5 and lora_layers(self) else self  # type: ignore[type-var]
         super(SavedToH5, model).save(filepath, *args, **kwargs)  # type: ignore[misc]

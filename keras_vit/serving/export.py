@@ -18,8 +18,8 @@ from keras_vit.data import images as readers
 from keras_vit.evaluation.outputs import check_classifier, check_preprocessing, has_zero_head, logit_names
 from keras_vit.logs import LOGGER
 from keras_vit.models import ImageModel, Model, clone, merge_lora
-from keras_vit.models.base import check_model
-from keras_vit.models.encoders import find_encoder, images_of, labels_of, shared_graph
+from keras_vit.models.encoder import check_model
+from keras_vit.models.encoders import find_encoder, labels_of, preprocessing_of, shared_graph
 from keras_vit.models.layer_states import lora_layers
 from keras_vit.serving.formats import FORMATS, check_packages, resolve_options
 from keras_vit.serving.self_check import (
@@ -187,7 +187,7 @@ def export(
 
 def _whole(model):
     """Return the model itself, or for layers around a model of this package one with all of them and what is known."""
-    if find_encoder(model) is None and images_of(model) is None:
+    if find_encoder(model) is None and preprocessing_of(model) is None:
         check_model(model)
     check_classifier(model)
     if isinstance(model, ImageModel):
@@ -195,7 +195,7 @@ def _whole(model):
     check_preprocessing(model, None)
     inputs = model.inputs[0] if len(model.inputs) == 1 else model.input  # a Sequential has no `input`
     whole = Model(inputs, model.outputs[0], name=model.name)
-    whole.preprocessing, whole.labels = images_of(model), labels_of(model)
+    whole.preprocessing, whole.labels = preprocessing_of(model), labels_of(model)
     return whole
 
 

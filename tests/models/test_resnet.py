@@ -10,7 +10,8 @@ from slow_rows import slow_after
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.config import BiTConfig, ResNetConfig
 from keras_vit.layers.bottleneck import StdConv2D
-from keras_vit.models.derived import clone, resize
+from keras_vit.models.copies import clone
+from keras_vit.models.derived import resize
 from keras_vit.models.resnet import BiTResNet, resnet_stem
 
 TINY_BIT = {"name": "BiT-tiny", "image_size": (20, 27), "stage_sizes": (1, 1), "width_factor": 0.5, "classes": 5}

@@ -7,7 +7,8 @@ from slow_rows import slow_after
 
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.config import Preprocessing, SwinConfig, ViTConfig
-from keras_vit.models.derived import clone, resize
+from keras_vit.models.copies import clone
+from keras_vit.models.derived import resize
 from keras_vit.models.swin import SwinTransformer
 from keras_vit.zoo import VARIANTS
 

@@ -7,7 +7,7 @@ import pytest
 
 import keras_vit
 from keras_vit.models.distillation import convert
-from keras_vit.models.encoders import images_of
+from keras_vit.models.encoders import preprocessing_of
 
 HALF = keras_vit.Preprocessing(size=(12, 10))
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -43,12 +43,12 @@ def test_whose_images_are_known(make_model):
     inputs = keras.Input((16, 16, 3))
     head = keras.layers.Dense(3)
     rescaled = keras.Model(inputs, head(model(keras.layers.Rescaling(2.0)(inputs))))
-    assert images_of(model) is model.preprocessing
-    assert images_of(keras_vit.Model(inputs, head(model(inputs)))) is model.preprocessing
-    assert images_of(keras.Sequential([model, head])) is model.preprocessing
-    assert images_of(keras.Model(inputs, rescaled(inputs))) is None
-    assert images_of(keras.Sequential([keras.layers.Rescaling(2.0), model])) is None
-    assert images_of(keras.Sequential([head])) is None
+    assert preprocessing_of(model) is model.preprocessing
+    assert preprocessing_of(keras_vit.Model(inputs, head(model(inputs)))) is model.preprocessing
+    assert preprocessing_of(keras.Sequential([model, head])) is model.preprocessing
+    assert preprocessing_of(keras.Model(inputs, rescaled(inputs))) is None
+    assert preprocessing_of(keras.Sequential([keras.layers.Rescaling(2.0), model])) is None
+    assert preprocessing_of(keras.Sequential([head])) is None
 
 
 @pytest.mark.slow
