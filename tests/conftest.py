@@ -13,6 +13,8 @@ import pytest
 TESTS = pathlib.Path(__file__).parent
 REPOSITORY = TESTS.parent
 
+# What `pytest -m quick` runs, without the tests that are slow: it takes less than a minute on two cores.
+QUICK = ("config", "layers", "test_golden.py")
 
 # The workers of pytest-xdist share the processors among themselves; more threads than these get in each other's way.
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -21,6 +23,24 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 def pytest_addoption(parser):
     parser.addoption("--golden", default=str(TESTS / "golden"), help="folder of golden cases for test_golden.py")
+
+
+def _is_quick(path):
+    """Whether a file or folder belongs to the tests of QUICK or contains them."""
+    parts = path.relative_to(TESTS).parts
+    return not parts or parts[0] in QUICK
+
+
+def pytest_ignore_collect(collection_path, config):
+    """To import only the files of QUICK, where only they are asked for, saves half of the time."""
+    return config.option.markexpr == "quick" and not _is_quick(collection_path) or None
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are selected by their markers
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if _is_quick(item.path) and not {"slow", "docs"} & {mark.name for mark in item.iter_markers()}:
+            item.add_marker("quick")
 
 
 gc.disable()  # nothing that is imported and collected is garbage
