@@ -139,12 +139,12 @@ def keras_vit_training(batch, steps, **arguments):
 def _model(dtype, variant, image_size, layers, one_product=False, **fields):
     """Return a model and its multiply-accumulates per image."""
     import keras_vit
-    from keras_vit.compat import kernels
+    from keras_vit.layers import forms
     from keras_vit.models.costs import count_macs
     from keras_vit.zoo import VARIANTS
 
     if one_product:
-        kernels.is_on_gpu = lambda: False
+        forms.is_on_gpu = lambda: False
     config = VARIANTS[variant].config(image_size=image_size, classes=1000, include_top=True, dtype=dtype, **fields)
     model = keras_vit.VisionTransformer(config.replace(num_layers=layers))
     return model, count_macs(model)

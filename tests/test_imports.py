@@ -18,8 +18,8 @@ LEVELS = (
     ("checks", "files", "logs", "typing", "versions"),
     ("progress",),
     ("config",),
-    ("compat",),
     ("layers",),
+    ("compat",),
     ("models",),
     ("variants",),
     ("checkpoints",),
@@ -47,6 +47,7 @@ WITHOUT_TENSORFLOW = (
     "autoencoders",
     "analysis",
 )
+WITH_FORMS_FOR_TENSORFLOW = ("keras_vit.layers.attend", "keras_vit.layers.forms")  # which is imported in functions
 STANDARD_LIBRARY_ONLY = (  # `--help`, `doctor` and `completion` do not wait for Keras
     "keras_vit.cli.answers",
     "keras_vit.cli.completion",
@@ -100,7 +101,8 @@ def test_every_package_has_a_level():
         ("keras_vit.zoo", "import tensorflow as tf", "TensorFlow"),
         ("keras_vit.layers.toy", "def f():\n    import tensorflow as tf", "TensorFlow"),
         ("keras_vit.compat.toy", "import tensorflow as tf", "TensorFlow"),
-        ("keras_vit.layers.toy", "from keras_vit.compat.fit import DistributedFit", "what trains them"),
+        ("keras_vit.layers.forms", "import tensorflow as tf", "TensorFlow"),
+        ("keras_vit.layers.toy", "from keras_vit.compat.fit import DistributedFit", "keras_vit.compat"),
         ("keras_vit.models.toy", "from keras.src.models import functional", "keras.src"),
         ("keras_vit.checkpoints.toy", "import pickle", "pickle"),
         ("keras_vit.cli.parser", "import keras", "standard library"),
@@ -119,6 +121,7 @@ def test_right_imports_are_left_alone():
     assert violations("keras_vit.layers.toy", source, is_package=False) == []
     inside = "def f():\n    import tensorflow as tf\n"
     assert violations("keras_vit.compat.toy", inside, is_package=False) == []
+    assert violations("keras_vit.layers.forms", inside, is_package=False) == []
 
 
 @pytest.fixture(scope="module")
@@ -182,13 +185,12 @@ def _problem(module, package, name, in_function):
         return None if is_free else "it may use the standard library alone"
     if top in ("pickle", "dill", "cloudpickle", "joblib"):
         return "pickle runs code when it is read"
-    is_kernel = name.startswith(("keras_vit.compat.kernels", "keras_vit.compat.flash_attention"))
-    if package == "layers" and name.startswith("keras_vit.compat") and not is_kernel:
-        return "layers do not know what trains them; of compat they use the kernels"
     if name.startswith("keras.src") and package != "compat":
         return "keras.src is private to Keras; compat/ is the place for it"
     if top == "tensorflow":
-        is_free = package not in WITHOUT_TENSORFLOW and package is not None and (package != "compat" or in_function)
+        is_free = package not in WITHOUT_TENSORFLOW and package is not None
+        if package == "compat" or module in WITH_FORMS_FOR_TENSORFLOW:
+            is_free = in_function
         return None if is_free else "TensorFlow is imported only in the packages above it"
     if top != "keras_vit":
         return None

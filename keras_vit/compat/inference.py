@@ -4,10 +4,13 @@
 Unlike the other files here, this file is not a workaround and will not be deleted.
 """
 
+import contextlib
+
 import keras
 import numpy as np
 
-from keras_vit.compat.kernels import ONEDNN, written_for
+from keras_vit.compat import private_names
+from keras_vit.layers.forms import ONEDNN, written_for
 
 
 def inference(model, compiled=True):
@@ -27,6 +30,17 @@ def inference(model, compiled=True):
     return run
 
 
+def for_inference(jit_compile: bool = False) -> contextlib.AbstractContextManager:
+    """Return a context in which TensorFlow traces graphs for inference, in the forms of oneDNN if TensorFlow uses it.
+
+    Args:
+        jit_compile: whether XLA compiles the graphs; it needs no other forms.
+    """
+    port = private_names.find("tensorflow.python.util._pywrap_util_port")
+    has_onednn = port is not None and port.IsMklEnabled()
+    return written_for(ONEDNN if has_onednn and not jit_compile else None)
+
+
 def _eager(model):
     return lambda inputs: model(inputs, training=False)
 
@@ -39,7 +53,7 @@ def _tensorflow(model):
 
     @tf.function(input_signature=[signature], autograph=False)
     def forward(inputs):
-        with written_for(ONEDNN):
+        with for_inference():
             return model(inputs, training=False)
 
     return forward

@@ -18,7 +18,7 @@ import types
 
 import keras
 
-from keras_vit.compat.kernels import ONEDNN, written_for
+from keras_vit.compat.inference import for_inference
 from keras_vit.compat.labels import check_labels, label_rules
 from keras_vit.compat.parts import BackendFit, add, count_parts, first_tensor, loss_weight, share, take_part
 from keras_vit.compat.tensorflow_optimizers import correct_for_replicas, fuse_updates
@@ -97,11 +97,11 @@ class TensorFlowFit(BackendFit):
         return gradients, self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
 
     def test_step(self, data):
-        with written_for(None if self.jit_compile else ONEDNN):
+        with for_inference(self.jit_compile):
             return super().test_step(data)
 
     def predict_step(self, data):
-        with written_for(None if self.jit_compile else ONEDNN):
+        with for_inference(self.jit_compile):
             return super().predict_step(data)
 
     def make_train_function(self, force=False):

@@ -23,7 +23,7 @@ import keras
 from keras import ops
 
 from keras_vit.compat import private_names, saved_objects
-from keras_vit.compat.kernels import is_plain_cpu
+from keras_vit.layers.forms import is_plain_cpu
 
 
 def fuse_updates(optimizer):

@@ -1,9 +1,16 @@
-"""Attention of all tokens to all tokens: at once, or in chunks of queries."""
+"""Attention of all tokens to all tokens: at once, in chunks of queries, or by cuDNN's kernel.
+
+JAX calls cuDNN's kernel on an NVIDIA GPU for 16-bit tensors. Delete what makes an odd number of tokens even when JAX's
+backward pass takes odd numbers (a test fails then), and the rest of `flash_attention` when Keras's
+`dot_product_attention` also calls the kernel there: Keras 3.15 silently stores all logits instead.
+"""
+
+import functools
 
 import keras
 from keras import ops
 
-from keras_vit.compat.kernels import CONVERTER, is_for, scan, softmax_is_exact
+from keras_vit.layers.forms import CONVERTER, ONEDNN, is_for, is_on_gpu
 
 # Measured on a CPU for ViT-B/16: from 1025 tokens on, chunks of 256 queries are as fast as all queries at once; chunks
 # of 128 or fewer are slower below 2049 tokens, and chunks of 512 or more are slower from 4097 tokens on.
@@ -57,7 +64,7 @@ def attention_weights(logits, images=None):
 
 def _at_once(query, key, value, images):
     logits = ops.einsum("bhqd,bhkd->bhqk", query, key)
-    is_exact = images is None and softmax_is_exact(logits)
+    is_exact = images is None and _softmax_is_exact(logits)
     return _weighted(ops.softmax(logits) if is_exact else attention_weights(logits, images), value)
 
 
@@ -97,12 +104,12 @@ def _in_chunks(query, key, value, images):
                 return carry, ops.matmul(slope, key)
 
             sums = [ops.zeros_like(x, dtype=at_least_float32(x.dtype)) for x in (key, value)]
-            (of_key, of_value), parts = scan(backward, sums, count, key.dtype)
+            (of_key, of_value), parts = _scan(backward, sums, count, key.dtype)
             parts = ops.transpose(parts, (1, 2, 0, 3, 4))  # (batch, heads, chunks, size, channels)
             of_query = ops.reshape(parts, (-1, heads, count * size, ops.shape(parts)[-1]))[:, :, :length]
             return of_query, ops.cast(of_key, key.dtype), ops.cast(of_value, value.dtype)
 
-        _, parts = scan(forward, [], count, value.dtype)
+        _, parts = _scan(forward, [], count, value.dtype)
         parts = ops.transpose(parts, (1, 0, 2, 3, 4))  # (batch, chunks, size, heads, head_dim)
         return ops.reshape(parts, (-1, count * size, heads, parts.shape[-1]))[:, :length], gradient
 
@@ -130,3 +137,104 @@ def softmax_at_least_float32(logits):
 def at_least_float32(dtype):
     """Return float32 for a 16-bit dtype and any other dtype unchanged."""
     return "float32" if keras.backend.standardize_dtype(dtype) in ("float16", "bfloat16") else dtype
+
+
+def _softmax_is_exact(logits):
+    """Return whether `ops.softmax(logits)` is exact to their 16 bits: computed in float32, as oneDNN does."""
+    return logits.dtype == "bfloat16" and is_for(ONEDNN) and _has_exact_softmax()
+
+
+@functools.cache
+def _has_exact_softmax():
+    import tensorflow as tf
+
+    with tf.init_scope():  # eagerly; Eigen, which TensorFlow uses on other processors, sums in bfloat16
+        logits = tf.cast(tf.linspace([-4.0], [4.0], 1024, axis=-1), "bfloat16")
+        return bool(
+            tf.reduce_all(tf.nn.softmax(logits) == tf.cast(tf.nn.softmax(tf.cast(logits, "float32")), "bfloat16"))
+        )
+
+
+def _scan(step, carry, count, dtype):
+    """Return the last carry, and the stacked outputs, of `carry, output = step(carry, i)` for i = 0 to `count` - 1.
+
+    A step starts after the last one has ended, so that the memory is that of one step. Keras's loops on TensorFlow run
+    up to ten steps at the same time, or need outputs of the shape of the carry.
+
+    Args:
+        step: function of a list of tensors and an integer.
+        carry: list of tensors, whose shapes and dtypes stay the same.
+        count: number of steps.
+        dtype: dtype of the outputs.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return ops.scan(step, carry, ops.arange(count, dtype="int32"))
+    import tensorflow as tf
+
+    def body(i, carry, outputs):
+        carry, output = step(carry, i)
+        return i + 1, carry, outputs.write(i, output)
+
+    start = (0, carry, tf.TensorArray(dtype, count))
+    _, carry, outputs = tf.while_loop(lambda i, *_: i < count, body, start, parallel_iterations=1)
+    return carry, outputs.stack()
+
+
+def uses_flash_attention(tokens, width):
+    """Return whether `flash_attention` computes the attention of `tokens` (batch, tokens, dim) in heads of `width`."""
+    is_known = not keras.utils.is_keras_tensor(tokens) and isinstance(tokens.shape[1], int)
+    return is_known and is_on_gpu() and _supports(keras.backend.standardize_dtype(tokens.dtype), width)
+
+
+@functools.cache
+def _supports(dtype, width):
+    import jax
+
+    heads = jax.ShapeDtypeStruct((1, 2, 1, width), dtype)
+    try:
+        jax.eval_shape(functools.partial(_kernel, scale=1.0, length=2), heads, heads, heads)
+    except (NotImplementedError, RuntimeError, ValueError):  # float32, another width, an older GPU, no cuDNN
+        return False
+    return True
+
+
+def flash_attention(query, key, value, scale=1.0, length=None):
+    """Return softmax(scale query key^T) value of each head.
+
+    The backward pass of JAX's function needs an even number of tokens; it gets an odd number with one more.
+
+    Args:
+        query, key, value: (batch, heads, tokens, head_dim).
+        scale: factor of the logits.
+        length: number of keys that the queries attend to, the first ones; None for all.
+
+    Returns:
+        (batch, tokens, heads, head_dim)
+    """
+    import jax
+
+    query, key, value = (ops.transpose(x, (0, 2, 1, 3)) for x in (query, key, value))
+    tokens, run = query.shape[1], functools.partial(_kernel, scale=scale, length=length)
+    if tokens % 2 == 0:
+        return run(query, key, value)
+
+    def with_one_more(*inputs):
+        return _kernel(*map(with_even_length, inputs), scale=scale, length=length or tokens)[:, :tokens]
+
+    odd = jax.custom_vjp(lambda *inputs: run(*inputs))
+    odd.defvjp(lambda *inputs: jax.vjp(with_one_more, *inputs), lambda backward, slopes: backward(slopes))
+    return odd(query, key, value)
+
+
+def with_even_length(x, axis=1):
+    """Return `x` with zeros appended along `axis` if its length is odd."""
+    return ops.pad(x, [(0, x.shape[place] % 2 if place == axis % x.ndim else 0) for place in range(x.ndim)])
+
+
+def _kernel(query, key, value, scale, length):
+    import jax
+
+    lengths = None if length is None else jax.numpy.full(len(query), length, "int32")
+    return jax.nn.dot_product_attention(
+        query, key, value, scale=scale, key_value_seq_lengths=lengths, implementation="cudnn"
+    )

@@ -5,9 +5,9 @@ from typing import Any, ClassVar
 
 import keras
 
-from keras_vit.compat.kernels import layer_norm, recompute
 from keras_vit.config import BlockConfig
 from keras_vit.config.base import ARGUMENTS, Check, Config
+from keras_vit.layers.forms import layer_norm, recompute
 
 
 class Layer(keras.layers.Layer):

@@ -12,10 +12,9 @@ import numpy as np
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.flash_attention import is_on_gpu
-from keras_vit.compat.kernels import check_in_call
 from keras_vit.config.base import count_patches, optional
 from keras_vit.layers.base import Layer, known_map
+from keras_vit.layers.forms import check_in_call, is_on_gpu
 from keras_vit.layers.position_grid import array_module, patch_coordinates, resize_matrix
 from keras_vit.typing import Size, Tensor
 

@@ -8,11 +8,18 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.compat.flash_attention import flash_attention, uses_flash_attention, with_even_length
-from keras_vit.compat.kernels import project, project_heads, recompute, scaled
 from keras_vit.config import BlockConfig
-from keras_vit.layers.attend import at_least_float32, attend, attention_weights, is_at_once
+from keras_vit.layers.attend import (
+    at_least_float32,
+    attend,
+    attention_weights,
+    flash_attention,
+    is_at_once,
+    uses_flash_attention,
+    with_even_length,
+)
 from keras_vit.layers.base import Layer, head_width, with_norm
+from keras_vit.layers.forms import project, project_heads, recompute, scaled
 from keras_vit.layers.position_embs import relative_logits
 from keras_vit.layers.rotary import rotate
 from keras_vit.typing import Tensor

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.compat.kernels import check_in_call
 from keras_vit.layers.base import Layer
+from keras_vit.layers.forms import check_in_call
 from keras_vit.typing import Tensor
 
 PADDING = (0, 0, 1, 1, -1)  # the coordinates of a place without patch

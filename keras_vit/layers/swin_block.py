@@ -8,9 +8,9 @@ import numpy as np
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.kernels import on_rows
 from keras_vit.layers.attend import softmax_at_least_float32
 from keras_vit.layers.base import Layer, LayerNorm, build_in_sequence, head_width, known_map
+from keras_vit.layers.forms import on_rows
 from keras_vit.layers.position_bias import RelativePositionBias, initial_values
 from keras_vit.layers.transformer_block import ResidualBlock
 from keras_vit.typing import Size, Tensor

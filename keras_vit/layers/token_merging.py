@@ -4,9 +4,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.compat.kernels import take_rows
 from keras_vit.layers.attend import at_least_float32
 from keras_vit.layers.base import Layer
+from keras_vit.layers.forms import take_rows
 from keras_vit.layers.transformer_block import TransformerBlock
 
 

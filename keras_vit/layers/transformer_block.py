@@ -8,10 +8,10 @@ import keras
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.kernels import gelu, on_rows, project, recompute
 from keras_vit.config import BlockConfig, WindowConfig
 from keras_vit.config.base import optional
 from keras_vit.layers.base import Layer, build_in_sequence, with_norm
+from keras_vit.layers.forms import gelu, on_rows, project, recompute
 from keras_vit.layers.grid_attention import GridSelfAttention
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
 from keras_vit.typing import Size, Tensor

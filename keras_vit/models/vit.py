@@ -6,7 +6,6 @@ from typing import Any
 
 import keras
 
-from keras_vit.compat.kernels import is_compiled_by_jax
 from keras_vit.config import UNPOOLED, FeatureMapConfig, Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.layers import (
     AddPositionEmbs,
@@ -22,6 +21,7 @@ from keras_vit.layers import (
     TransformerBlock,
 )
 from keras_vit.layers.base import NORM_LAYERS
+from keras_vit.layers.forms import is_compiled_by_jax
 from keras_vit.layers.patch_encoder import PatchCoordinates, PatchMap
 from keras_vit.layers.position_bias import AttentionBias
 from keras_vit.layers.position_embs import RelativePositions

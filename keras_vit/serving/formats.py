@@ -17,7 +17,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_vit import checks
-from keras_vit.compat.kernels import CONVERTER, written_for
+from keras_vit.layers.forms import CONVERTER, written_for
 from keras_vit.models import ImageModel, check_not_quantized, with_dtype
 from keras_vit.models.derived import of_pixels
 from keras_vit.serving.saved_model import check_saved_model, quiet, write_saved_model

@@ -7,9 +7,10 @@ import tensorflow as tf
 
 from keras_vit.analysis import rollout_model
 from keras_vit.compat.graph import graph_calls
-from keras_vit.compat.kernels import ONEDNN, check_in_call, written_for
+from keras_vit.compat.inference import for_inference
 from keras_vit.data import preprocessing as ops
 from keras_vit.evaluation.outputs import logit_names
+from keras_vit.layers.forms import check_in_call
 from keras_vit.models.base import ImageModel
 from keras_vit.models.encoders import output_calls, score_activations
 from keras_vit.serving.rows import read_rows
@@ -50,7 +51,7 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, nat
 
         @tf.function(jit_compile=jit_compile, autograph=False)
         def call(images):
-            with written_for(None if jit_compile else ONEDNN):
+            with for_inference(jit_compile):
                 answers = outputs(images, training=False)
             return {name: tf.cast(value, tf.float32) for name, value in answers.items()}
 

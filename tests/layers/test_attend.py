@@ -9,8 +9,7 @@ from keras import ops
 from slow_rows import slow_after
 
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.compat import kernels
-from keras_vit.layers import MultiHeadSelfAttention, attend
+from keras_vit.layers import MultiHeadSelfAttention, attend, forms
 
 TENSORFLOW = keras.backend.backend() == "tensorflow"
 LENGTH, CHUNK = 11, 4  # three chunks of four queries, of which the last has one of padding
@@ -173,7 +172,7 @@ def test_the_form_follows_from_the_call(in_chunks, monkeypatch):
     layer(keras.Input((LENGTH, 8)))
     layer.call(keras.Input((LENGTH, 8)))
     if TENSORFLOW:
-        with kernels.written_for(kernels.CONVERTER):
+        with forms.written_for(forms.CONVERTER):
             layer(tokens)
     assert not in_chunks
     layer(tokens)
@@ -229,11 +228,11 @@ def test_softmax_in_bfloat16_is_used_where_it_is_exact(is_exact, monkeypatch):
     query, key, value, _ = inputs("bfloat16", length=LENGTH - 1)
     expected = attend.attend(query, key, value)
     if not is_exact:
-        monkeypatch.setattr(kernels, "_has_exact_softmax", lambda: False)
-    elif not kernels._has_exact_softmax():
+        monkeypatch.setattr(attend, "_has_exact_softmax", lambda: False)
+    elif not attend._has_exact_softmax():
         pytest.skip("TensorFlow's softmax is not exact to bfloat16 on this processor")
     forward = tf.function(attend.attend, autograph=False)
-    with kernels.written_for(kernels.ONEDNN):
+    with forms.written_for(forms.ONEDNN):
         graph = forward.get_concrete_function(query, key, value)
     np.testing.assert_array_equal(ops.cast(graph(query, key, value), "float32"), ops.cast(expected, "float32"))
     assert ("Cast" in {operation.type for operation in graph.graph.get_operations()}) != is_exact

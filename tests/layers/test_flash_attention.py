@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit.compat import flash_attention as module
 from keras_vit.config import BlockConfig, RotaryConfig
 from keras_vit.layers import MultiHeadSelfAttention, PatchEncoder
+from keras_vit.layers import attend as module
 from keras_vit.layers.rotary import RotaryEmbedding
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "jax", reason="the kernel is JAX's")

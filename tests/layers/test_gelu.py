@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 from optimised_graphs import needs_onednn, optimised_operations
 
-from keras_vit.compat.kernels import gelu
+from keras_vit.layers.forms import gelu
 
 X = np.concatenate([np.linspace(-12, 12, 481), [-1e4, -100, 100, 1e4]]).astype("float32")
 needs_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="other backends take Keras's")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from optimised_graphs import needs_onednn, optimised_operations
 
-from keras_vit.compat.kernels import CONVERTER, on_rows, project, project_heads, written_for
+from keras_vit.layers.forms import CONVERTER, on_rows, project, project_heads, written_for
 
 SCALES = (0.3, 1.0, 1.0)  # of queries, keys and values
 X = np.random.default_rng(0).normal(size=(2, 3, 5, 4)).astype("float32")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit.compat.kernels import recompute
+from keras_vit.layers.forms import recompute
 
 needs_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="traces with tf.function")
 

@@ -1,8 +1,9 @@
 """Forms of operations that compilers fuse, and recomputation with the random numbers of the forward pass.
 
-TensorFlow's remapper and OpenVINO each recognise GELU and layer norm in one order of elementary operations, and these
-orders differ. An unrecognised form runs step by step, with a pass over memory for each step. Delete a
-form when its test in tests/compat shows that Keras no longer needs it.
+No reader of the layers needs this file: each function returns what its name says, on every backend. TensorFlow's
+remapper and OpenVINO each recognise GELU and layer norm in one order of elementary operations, and these orders differ.
+An unrecognised form runs step by step, with a pass over memory for each step. Delete a form when its test in
+tests/layers shows that Keras no longer needs it.
 """
 
 import contextlib
@@ -12,9 +13,6 @@ import math
 
 import keras
 from keras import ops
-
-from keras_vit.compat import private_names
-from keras_vit.compat.flash_attention import is_on_gpu
 
 ONEDNN = "oneDNN"  # TensorFlow inference on a CPU
 CONVERTER = "converter"  # to ONNX, OpenVINO, LiteRT
@@ -41,7 +39,7 @@ def is_for(reader):
     """Return whether the graph that TensorFlow is tracing is for `reader`."""
     if keras.backend.backend() != "tensorflow" or _READER.get() != reader:
         return False
-    return reader != ONEDNN or (is_plain_cpu() and _has_onednn())
+    return reader != ONEDNN or is_plain_cpu()
 
 
 def is_plain_cpu():
@@ -53,6 +51,15 @@ def is_plain_cpu():
     return devices == {"CPU"} and replicas == 1 and not tf.executing_eagerly()
 
 
+def is_on_gpu():
+    """Return whether JAX computes on a GPU."""
+    if keras.backend.backend() != "jax":
+        return False
+    import jax
+
+    return jax.default_backend() == "gpu"
+
+
 def is_compiled_by_jax(x):
     """Return whether JAX is tracing a function of `x`, such as a step of `fit`."""
     if keras.backend.backend() != "jax":
@@ -60,11 +67,6 @@ def is_compiled_by_jax(x):
     import jax
 
     return isinstance(x, jax.core.Tracer)
-
-
-def _has_onednn():
-    port = private_names.find("tensorflow.python.util._pywrap_util_port")
-    return port is not None and port.IsMklEnabled()
 
 
 def gelu(x, approximate, training=False):
@@ -190,22 +192,6 @@ def _quotient(x, gamma, beta, epsilon):
     return centred / deviation * gamma + beta
 
 
-def softmax_is_exact(logits):
-    """Return whether `ops.softmax(logits)` is exact to their 16 bits: computed in float32, as oneDNN does."""
-    return logits.dtype == "bfloat16" and is_for(ONEDNN) and _has_exact_softmax()
-
-
-@functools.cache
-def _has_exact_softmax():
-    import tensorflow as tf
-
-    with tf.init_scope():  # eagerly; Eigen, which TensorFlow uses on other processors, sums in bfloat16
-        logits = tf.cast(tf.linspace([-4.0], [4.0], 1024, axis=-1), "bfloat16")
-        return bool(
-            tf.reduce_all(tf.nn.softmax(logits) == tf.cast(tf.nn.softmax(tf.cast(logits, "float32")), "bfloat16"))
-        )
-
-
 def check_in_call(x, message, is_right, found):
     """Return `x`; a call for which `is_right` is false raises an error, also inside a TensorFlow graph.
 
@@ -302,31 +288,6 @@ def _products(dense, x, scales):
 def scaled(x, scale):
     """Return `x * scale`."""
     return x if scale == 1.0 else x * scale
-
-
-def scan(step, carry, count, dtype):
-    """Return the last carry, and the stacked outputs, of `carry, output = step(carry, i)` for i = 0 to `count` - 1.
-
-    A step starts after the last one has ended, so that the memory is that of one step. Keras's loops on TensorFlow run
-    up to ten steps at the same time, or need outputs of the shape of the carry.
-
-    Args:
-        step: function of a list of tensors and an integer.
-        carry: list of tensors, whose shapes and dtypes stay the same.
-        count: number of steps.
-        dtype: dtype of the outputs.
-    """
-    if keras.backend.backend() != "tensorflow":
-        return ops.scan(step, carry, ops.arange(count, dtype="int32"))
-    import tensorflow as tf
-
-    def body(i, carry, outputs):
-        carry, output = step(carry, i)
-        return i + 1, carry, outputs.write(i, output)
-
-    start = (0, carry, tf.TensorArray(dtype, count))
-    _, carry, outputs = tf.while_loop(lambda i, *_: i < count, body, start, parallel_iterations=1)
-    return carry, outputs.stack()
 
 
 def take_rows(x, places):

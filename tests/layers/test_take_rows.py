@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_vit.compat.kernels import take_rows
+from keras_vit.layers.forms import take_rows
 
 
 @pytest.mark.parametrize("shape", [(), (4,), (4, 2)])
