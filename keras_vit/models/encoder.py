@@ -11,9 +11,9 @@ STANDARDISATION = "preprocessing"  # the layer of a model with include_preproces
 
 
 class Encoder:
-    """State the config, the preprocessing and the labels of a model of this package; a mixin of `ImageModel`.
+    """Hold config, preprocessing and labels of a model of this package.
 
-    `encoders.py` finds the models of this package inside another model by this class.
+    It is a mixin of `ImageModel`. `encoders.py` finds the models of this package inside another model by this class.
     """
 
     _config: Any  # an `ImageConfig`

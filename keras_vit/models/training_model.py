@@ -6,10 +6,11 @@ import keras
 
 
 class TrainingModel:
-    """Train another model, and run further models that are not trained; a mixin for `Model`, which it precedes.
+    """Train another model, and run further models that are not trained.
 
-    A subclass lists in `_models` the constructor arguments that are models; they are also attributes, and the first one
-    is the model to train. Its property `settings` is a dict of the other arguments, as JSON values.
+    It is a mixin for `Model`, which it precedes among the base classes. A subclass lists in `_models` the constructor
+    arguments that are models; they are also attributes, and the first one is the model to train. Its property
+    `settings` is a dict of the other arguments, as JSON values.
     """
 
     _models: tuple[str, ...] = ()

@@ -5,8 +5,9 @@ from keras_vit.training.distribution import MissingDevicesError
 from keras_vit.training.preemption import Interrupted, Preempted
 from keras_vit.training.recipe import Recipe
 from keras_vit.training.recipes import RECIPES, bit_hyperrule, list_recipes
+from keras_vit.training.result import TrainResult
 from keras_vit.training.resume import NonFiniteError, Resume
-from keras_vit.training.run import TrainResult, train
+from keras_vit.training.run import train
 
 __all__ = [
     "RECIPES",

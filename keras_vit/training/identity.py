@@ -20,10 +20,10 @@ for _part, _images in (("data", "training"), ("validation", "validation")):
         _DIGESTS[f"{_part}.{_field.replace(' ', '_')}"] = f"the {_field} of the {_images} images"
 
 
-def run_identity(recipe, source, validation, model, weights):
+def run_identity(recipe, images, model, weights):
     """Return the values that identify a run of `train`, as JSON values.
 
-    The arguments are those of `train`, with image sources and a built model.
+    The arguments are those of `train`, with `RunImages` and a built model.
     """
     encoder = find_encoder(model)
     structure = [(list(v.shape), str(v.dtype), v.trainable) for v in student_of(model).variables]
@@ -36,8 +36,7 @@ def run_identity(recipe, source, validation, model, weights):
         "pretraining": model.settings if isinstance(model, tuple(SELF_SUPERVISED.values())) else None,
         "distillation": model.identity() if isinstance(model, Distiller) else None,
         "structure": hashlib.sha256(json.dumps(structure).encode()).hexdigest()[:16],
-        "data": source.fingerprint(),
-        "validation": None if validation is None else validation.fingerprint(),
+        **images.fingerprints(),
     }
     if weights is not None and os.path.isfile(weights):  # not a published name
         with open(weights, "rb") as file:

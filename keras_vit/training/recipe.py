@@ -221,16 +221,17 @@ class Recipe(Config):
             )
         return epochs, self.steps // epochs
 
-    def configure(self, config: ConfigT) -> ConfigT:
+    def configure(self, config: ConfigT, **changes: Any) -> ConfigT:
         """Return `config` with the recipe's rates, dtype, remat and image size.
 
         Args:
             config: such as a `ViTConfig`.
+            **changes: new values of other fields.
 
         Raises:
             ValueError: if the recipe sets a field that this architecture does not have.
         """
-        return config.replace(**self.model_arguments(type(config)))
+        return config.replace(**changes, **self.model_arguments(type(config)))
 
     def model_arguments(self, config_class: type[ImageConfig]) -> dict[str, Any]:
         """Return the recipe's model settings as arguments of a config.

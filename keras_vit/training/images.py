@@ -1,0 +1,103 @@
+"""The images of a training run: opened once, compared with the model, and made into the data of `fit`."""
+
+import dataclasses
+import os
+
+from keras_vit import checks
+from keras_vit.data import eval_pipeline, from_directory, multi_crop_pipeline, train_pipeline
+from keras_vit.data.sources import ImageSource
+from keras_vit.training.recipe_checks import CROPPED, DATASETS
+
+_MOST_NAMED = 8  # classes in a message
+
+
+@dataclasses.dataclass(frozen=True)
+class RunImages:
+    """Hold the images of a run.
+
+    Attributes:
+        train: `ImageSource` to train on.
+        validation: `ImageSource` to measure the accuracy on, or None.
+    """
+
+    train: ImageSource
+    validation: ImageSource | None
+
+    def check_classes(self, classes):
+        """Raise a `ValueError` unless training and validation have one class for each class of the model."""
+        names, held_out = self.train.class_names, self.validation and self.validation.class_names
+        if classes != len(names):
+            raise ValueError(
+                "model must have one class per class of source; "
+                f"got {classes} classes in the model, {len(names)} in source"
+            )
+        if held_out is not None and held_out != names:
+            raise ValueError(
+                "validation must have the classes of source; "
+                f"got {_shortened(held_out)} in validation, {_shortened(names)} in source"
+            )
+
+    def fingerprints(self):
+        """Return the fingerprints of the training and of the validation images; see `ImageSource.fingerprint`."""
+        return {"data": self.train.fingerprint(), "validation": self.validation and self.validation.fingerprint()}
+
+    def batches(self, recipe, preprocessing, devices, start_step, max_corrupt):
+        """Return the training data from a step on, and the validation data or None.
+
+        Args:
+            recipe: `Recipe`; it states how images are drawn, augmented and batched.
+            preprocessing: `Preprocessing` of the model.
+            devices: `Devices`, which share the batches.
+            start_step: number of the first batch.
+            max_corrupt: see `train_pipeline`.
+        """
+        common = {"dtype": recipe.input_dtype, "max_corrupt": max_corrupt}
+        if recipe.loss == CROPPED:
+            pipeline, drawn = multi_crop_pipeline, {"seed": recipe.seed, **(recipe.crops or {})}
+        else:
+            pipeline = train_pipeline
+            drawn = {name: getattr(recipe, name) for name in ("seed", "augment", "mix", "repeats")}
+
+        def trained(shard):
+            given = {"start_step": start_step, "shard": shard, **drawn, **common}
+            return pipeline(self.train, preprocessing, recipe.batch_size, **given)
+
+        def validated(shard):
+            return eval_pipeline(self.validation, preprocessing, recipe.batch_size, shard=shard, **common)
+
+        return devices.dataset(trained), self.validation and devices.dataset(validated)
+
+
+def open_images(recipe, source, validation):
+    """Return the `RunImages` of the arguments of `train`; for None, the images of the recipe.
+
+    Raises:
+        TypeError, ValueError, FileNotFoundError: see `train`.
+    """
+    if validation is not None and recipe.loss == CROPPED:
+        raise ValueError(f"validation must be None with loss={CROPPED!r}, which measures no accuracy")
+    if source is None:
+        if recipe.dataset is None:
+            raise ValueError(f"source must be given: recipe {recipe.name!r} has no images of its own")
+        source, held_out = DATASETS[recipe.dataset]()
+        validation = held_out if validation is None and recipe.loss != CROPPED else validation
+    return RunImages(_open("source", source), None if validation is None else _open("validation", validation))
+
+
+def _open(name, source):
+    """Return the `ImageSource` of an argument, which may be a folder."""
+    if isinstance(source, (str, os.PathLike)):
+        return from_directory(checks.check_path(name, source))
+    if not isinstance(source, ImageSource):
+        raise TypeError(
+            f"{name} must be a folder of class folders or an ImageSource, such as from keras_vit.data.from_arrays; "
+            f"got {type(source).__name__}"
+        )
+    if source.size == 0:
+        raise ValueError(f"{name} must have images; got none")
+    return source
+
+
+def _shortened(names):
+    names = list(names)
+    return names if len(names) <= _MOST_NAMED else f"{len(names)} classes from {names[0]!r} to {names[-1]!r}"
