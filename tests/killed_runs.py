@@ -62,19 +62,19 @@ class Runs:
             self._server.stdin.close()
 
 
-def end_state(workdir):
+def end_state(workdir, steps=STEPS):
     """Every variable of model, optimizer and metrics at the last step, by name, as bytes; and the history."""
-    arrays = {name: array.tobytes() for name, array in end_arrays(workdir).items()}
+    arrays = {name: array.tobytes() for name, array in end_arrays(workdir, steps).items()}
     history = json.loads((workdir / "history.json").read_text())["history"]
     history.pop("images_per_second")
     return arrays, history
 
 
-def end_arrays(workdir):
+def end_arrays(workdir, steps=STEPS):
     """Every variable at the last step, by name, whether one process or several have written it."""
-    path = workdir / "checkpoints" / f"step-{STEPS:09d}"
+    path = workdir / "checkpoints" / f"step-{steps:09d}"
     if path.is_dir():
-        return CheckpointFolder(path.parent).read(STEPS)[0]
+        return CheckpointFolder(path.parent).read(steps)[0]
     with safe_open(f"{path}.safetensors", "np") as file:
         return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no dict
 
@@ -84,7 +84,7 @@ def step_rows(workdir):
         return [{name: row[name] for name in row if name != "images_per_second"} for row in csv.DictReader(file)]
 
 
-def check_equal(workdir, unbroken):
-    assert end_state(workdir) == end_state(unbroken)
-    assert [int(row["step"]) for row in step_rows(workdir)] == list(range(1, STEPS + 1))
+def check_equal(workdir, unbroken, steps=STEPS):
+    assert end_state(workdir, steps) == end_state(unbroken, steps)
+    assert [int(row["step"]) for row in step_rows(workdir)] == list(range(1, steps + 1))
     assert step_rows(workdir) == step_rows(unbroken)

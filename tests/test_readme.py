@@ -221,5 +221,6 @@ def test_paths_in_the_text_exist(document):
     named = re.findall(r"`((?:keras_vit|tests|examples|layers|data|cli)/[\w./-]+)`", text)
     generated = re.compile(r"(\.\./)?(models|notebooks)/|(\.\./)?recipes\.md")  # pages of the site alone
     missing = [path for path in links if not (generated.match(path) or (document.parent / path).exists())]
-    missing += [path for path in named if not any((r / path).exists() for r in (REPOSITORY, REPOSITORY / "keras_vit"))]
+    roots = (REPOSITORY, REPOSITORY / "keras_vit", REPOSITORY / "tests")
+    missing += [path for path in named if not any((root / path).exists() for root in roots)]
     assert missing == []

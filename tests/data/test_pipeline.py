@@ -50,7 +50,6 @@ def _in_file_order(builder):
     return tfds.as_numpy(builder.as_dataset(split="train", shuffle_files=False, read_config=reading))
 
 
-@pytest.mark.slow
 def test_every_source_gives_the_same_batches_bit_for_bit(sources):
     expected = batches(eval_pipeline(sources["arrays"], PROTOCOL, 16))
     assert [len(labels) for _, labels in expected] == [16, 16, 16, 2]
@@ -60,7 +59,6 @@ def test_every_source_gives_the_same_batches_bit_for_bit(sources):
         assert_equal(batches(eval_pipeline(source, PROTOCOL, 16)), expected)
 
 
-@pytest.mark.slow
 def test_training_batches_are_the_same_too(sources):
     options = {"seed": 2, "augment": ("flip",), "mix": ("mixup(0.2)",)}
     expected = batches(train_pipeline(sources["arrays"], PROTOCOL, 16, **options), 5)

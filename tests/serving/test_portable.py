@@ -18,8 +18,8 @@ INT8 = {"quantization": "int8"}
 CASES = {
     "onnx": ("onnx", {}, ["model.onnx"]),
     "litert": ("litert", {}, ["model.tflite"]),
-    "litert int8": ("litert", INT8, ["model.tflite"]),
     "openvino": ("openvino", {}, ["model.bin", "model.xml"]),
+    "litert int8": ("litert", INT8, ["model.tflite"]),
     "openvino int8": ("openvino", {**INT8, "calibration": np.stack(IMAGES)}, ["model.bin", "model.xml"]),
 }
 
@@ -29,7 +29,7 @@ def model():
     return make_model()
 
 
-@pytest.mark.parametrize("case", slow_after(1, CASES))
+@pytest.mark.parametrize("case", slow_after(3, CASES))
 def test_it_answers_as_the_model_does(model, tmp_path, case, capfd, caplog):
     runtime, options, files = CASES[case]
     folder = export(model, tmp_path, format=runtime, **options)

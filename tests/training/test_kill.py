@@ -13,8 +13,6 @@ from killed_runs import STEPS, Runs, check_equal, step_rows
 
 from keras_vit.files import LOCK
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
@@ -39,6 +37,17 @@ def check_reads(workdir, starts):
     assert not list(workdir.rglob(".*")) and len(os.listdir(workdir / "checkpoints")) == 2  # nothing half written
 
 
+def test_a_run_that_is_killed_as_it_writes_ends_as_the_unbroken_one(runs, tmp_path):
+    """One epoch of eight steps; half of the checkpoint of step 5 is on the disk."""
+    unbroken, workdir, short = tmp_path / "unbroken", tmp_path / "run", {"epochs": 1}
+    assert runs.run(unbroken, recipe=short)[0] == 0
+    assert runs.run(workdir, recipe=short, die_in="write", step=5, share=0.5)[0] == -signal.SIGKILL
+    assert runs.run(workdir, recipe=short)[0] == 0
+    check_equal(workdir, unbroken, steps=8)
+    check_reads(workdir, starts=2)
+
+
+@pytest.mark.slow
 def test_the_unbroken_run_is_all_there(unbroken):
     assert {"recipe.json", "steps.csv", "history.csv", "best.keras", "model.keras", "history.json"} <= set(
         os.listdir(unbroken)
@@ -47,6 +56,7 @@ def test_the_unbroken_run_is_all_there(unbroken):
     assert len(losses) == STEPS and np.isfinite(losses).all() and len(set(losses)) > STEPS / 2
 
 
+@pytest.mark.slow
 def test_a_kill_a_preemption_and_control_c(runs, unbroken, tmp_path):
     workdir = tmp_path / "run"
     assert runs.run(workdir, die_in="write", step=11, share=0.5)[0] == -signal.SIGKILL
@@ -62,6 +72,7 @@ def test_a_kill_a_preemption_and_control_c(runs, unbroken, tmp_path):
     check_reads(workdir, starts=4)
 
 
+@pytest.mark.slow
 def test_three_kills_a_preemption_and_a_full_disk(runs, unbroken, tmp_path):
     workdir = tmp_path / "run"
     assert runs.run(workdir, die_in="step", step=5, delay=0.004)[0] == -signal.SIGKILL
@@ -85,6 +96,7 @@ def test_three_kills_a_preemption_and_a_full_disk(runs, unbroken, tmp_path):
     check_reads(workdir, starts=6)
 
 
+@pytest.mark.slow
 def test_twenty_kills(runs, unbroken, tmp_path):
     """A third each: inside a step, inside a write, at an epoch's end; and as many from outside, at any time."""
     workdir, draw = tmp_path / "run", random.Random(0)
