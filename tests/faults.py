@@ -27,8 +27,8 @@ def assert_no_faults(rule, items):
 def for_each(names, rows):
     """Make a test of a rule and its rows: written as `pytest.mark.parametrize`, but one test, which names what fails.
 
-    It suits rules about tables, text and errors, of which a test per row would cost more time than the check. What a
-    test changes (a fixture such as `monkeypatch`) lasts until the last row.
+    It suits rules about tables, text and errors, of which a test per row would cost more time than the check. `tmp_path`
+    is another folder for each row; what a test changes by other fixtures lasts until the last row.
 
     Args:
         names: names of the arguments that a row gives: a string with commas, or a sequence.
@@ -43,8 +43,11 @@ def for_each(names, rows):
 
         @functools.wraps(test)
         def of_all_rows(*args, **fixtures):
-            failed = []
+            failed, folder = [], fixtures.get("tmp_path")
             for number, row in enumerate(rows):
+                if folder is not None:
+                    fixtures["tmp_path"] = folder / str(number)
+                    fixtures["tmp_path"].mkdir()
                 try:
                     test(*args, **fixtures, **row)
                 except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:

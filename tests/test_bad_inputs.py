@@ -6,29 +6,26 @@ import bad_input_rows_weights
 import keras
 import pytest
 from bad_input_files import make_files
+from faults import for_each
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="keras_vit.data needs TensorFlow")
 
 TABLE = {**bad_input_rows_configs.ROWS, **bad_input_rows_weights.ROWS, **bad_input_rows_images.ROWS}
 
 
-@pytest.fixture
-def files(tmp_path):
-    return make_files(tmp_path)
-
-
 def test_the_table_is_long_enough():
     assert len(TABLE) >= 30
 
 
-@pytest.mark.parametrize("case", TABLE)
-def test_bad_input(case, files):
+@for_each("case", TABLE)
+def test_bad_input(case, tmp_path):
     function, kind, words = TABLE[case]
+    files = make_files(tmp_path)
     catch = pytest.warns if issubclass(kind, Warning) else pytest.raises
     with catch(kind) as caught:
         function(files)
     message = str(caught[0].message if issubclass(kind, Warning) else caught.value)
     assert issubclass(kind, Warning) or caught.type is kind
-    folded = message.replace(str(files.folder), "").replace(", ", ",")  # pytest's folder bears the name of the case
+    folded = message.replace(str(files.folder), "").replace(", ", ",")
     missing = [word for word in words.split() if word not in folded]
     assert not missing, f"{missing} should be in: {message}"

@@ -7,6 +7,7 @@ import shutil
 import sys
 
 import pytest
+from faults import for_each
 
 from benchmarks import __main__ as program
 from benchmarks import gpu, plot
@@ -38,7 +39,7 @@ def test_the_machine_is_told():
     assert "cores" in machine() and "keras 3" in machine()
 
 
-@pytest.mark.parametrize("module", [*program.BENCHMARKS.values(), *program.ON_REQUEST.values()])
+@for_each("module", [*program.BENCHMARKS.values(), *program.ON_REQUEST.values()])
 def test_every_benchmark_is_there(module):
     assert callable(importlib.import_module(f"benchmarks.{module}").run)
 

@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 import pytest
+from faults import for_each
 
 import keras_vit
 from keras_vit import checks
@@ -33,7 +34,7 @@ ACCEPTED = [
 ]
 
 
-@pytest.mark.parametrize(("check", "value", "expected"), ACCEPTED)
+@for_each(("check", "value", "expected"), ACCEPTED)
 def test_accepted_values_come_back_in_their_plain_type(check, value, expected):
     result = check(value)
     assert result == expected
@@ -119,7 +120,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "meant"),
     [
         ("learning_rat", " (did you mean 'learning_rate'?)"),
@@ -149,7 +150,7 @@ def test_several_suggestions():
     assert checks.suggestion("bat", ("cat", "rat", "dog"), most=3, cutoff=0.6) == " (did you mean 'rat' or 'cat'?)"
 
 
-@pytest.mark.parametrize(("check", "value", "message"), REFUSED)
+@for_each(("check", "value", "message"), REFUSED)
 def test_refused_values_are_named_with_what_was_expected(check, value, message):
     with pytest.raises(ValueError) as caught:
         check(value)

@@ -3,6 +3,7 @@
 import contract
 import keras
 import pytest
+from faults import for_each
 
 from keras_vit import layers
 
@@ -23,7 +24,7 @@ def test_layer_keeps_the_contract(layer_class, kwargs, input_shape):
     contract.check_layer(layer_class, kwargs, input_shape)
 
 
-@pytest.mark.parametrize("name", layers.__all__)
+@for_each("name", layers.__all__)
 def test_every_exported_layer_has_a_case(name):
     assert _without_case(name) is None
 

@@ -9,14 +9,15 @@ def test_every_row_is_checked_and_the_faults_are_named(tmp_path):
 
     @for_each("number, text", [(1, "one"), (2, "two"), (3, "three")])
     def rule(tmp_path, number, text):
-        seen.append((tmp_path, number))
+        seen.append((tmp_path.name, number))
+        (tmp_path / "new").mkdir()
         assert number == 2, text
         with pytest.raises(ValueError):
             pass
 
     with pytest.raises(BaseExceptionGroup) as caught:
         rule(tmp_path=tmp_path)
-    assert seen == [(tmp_path, 1), (tmp_path, 2), (tmp_path, 3)]
+    assert seen == [("0", 1), ("1", 2), ("2", 3)]
     first, second, third = caught.value.exceptions
     assert "one" in str(first) and "DID NOT RAISE" in str(second) and "three" in str(third)
     assert "3 of 3 rows:\nrow 0: {'number': 1, 'text': 'one'}: AssertionError: one" in str(caught.value)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from faults import for_each
 
 import keras_vit
 
@@ -66,7 +67,7 @@ def _module_name(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=_module_name)
+@for_each("path", MODULES)
 def test_module_obeys_the_arrows(path):
     is_package = path.name == "__init__.py"
     assert violations(_module_name(path), path.read_text(encoding="utf-8"), is_package) == []
@@ -84,7 +85,7 @@ def test_every_package_has_a_level():
     assert sorted(packages - {"__init__"} - set(RANKS)) == []
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("module", "source", "expected"),
     [
         ("keras_vit.layers.toy", "from keras_vit.models import resize", "keras_vit.models"),
@@ -138,7 +139,7 @@ def loaded():
     return set(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize(
+@for_each(
     "name",
     ["tensorflow_datasets", "keras_cv", "matplotlib", "jax", "torch", "sklearn", "PIL", "huggingface_hub", "gradio"],
 )

@@ -6,6 +6,7 @@ import pathlib
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 from private_uses import private_names
 
 import keras_vit
@@ -30,7 +31,7 @@ def test_there_are_fewer_than_forty():
     assert {row.needed for row in table.TABLE} == {"speed", "always", "replicas"}
 
 
-@pytest.mark.parametrize("row", table.TABLE, ids=list(ROWS))
+@for_each("row", table.TABLE)
 def test_the_installed_keras_has_it_and_a_test_watches_it(row):
     assert table.exists(row)
     assert (REPOSITORY / "tests" / row.test).exists()

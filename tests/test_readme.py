@@ -12,6 +12,7 @@ import tomllib
 import keras
 import pytest
 import tensorflow as tf
+from faults import for_each
 
 import keras_vit
 from keras_vit.cli import main
@@ -214,7 +215,7 @@ def test_arrows_are_those_that_the_tests_enforce():
     assert " -> ".join(", ".join(level) for level in levels.LEVELS) == " ".join(drawn.split())
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@for_each("document", DOCUMENTS)
 def test_paths_in_the_text_exist(document):
     text = document.read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!http)([^)#]+)\)", text)

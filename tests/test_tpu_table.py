@@ -1,6 +1,7 @@
 """The table of steps on TPUs: which steps it has, the memory that it expects, and the arithmetic of its bounds."""
 
 import pytest
+from faults import for_each
 
 import keras_vit
 from benchmarks import tpu_table
@@ -34,7 +35,7 @@ def test_the_expected_memory_is_near_the_compiled_one(model, work, peak, batch):
     assert expected == pytest.approx(peak, rel=0.25)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("memory", "work", "expected"),
     [
         (16e9, "training", (None, (8, 1), 1024)),

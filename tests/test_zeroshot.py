@@ -9,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 from families import FAMILIES
+from faults import for_each
 
 import keras_vit
 from keras_vit import TextEncoder, analysis, zero_shot, zeroshot
@@ -205,7 +206,7 @@ def of_pixels(model):
 # --- what is refused
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "error", "message"),
     [
         ({"class_names": "cat"}, ValueError, "class_names must be a sequence of strings; got class_names='cat'"),

@@ -7,6 +7,7 @@ import pathlib
 import re
 
 import pytest
+from faults import for_each
 from slow_rows import slow_after
 
 import keras_vit
@@ -31,7 +32,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("pattern", "names"),
     [
         ("ViT-L_*", ["ViT-L_16", "ViT-L_32"]),
@@ -55,7 +56,7 @@ def test_list_models_starts_with_the_plain_vits_in_order_of_size():
 B16_WEIGHTS = ["imagenet", "imagenet21k", "imagenet21k+imagenet2012", "sam", "augreg", "augreg+imagenet2012"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "short", "published"),
     [
         ("ViT-B_16", B16_WEIGHTS, 7),
@@ -160,7 +161,7 @@ def test_34_variants_come_first_and_then_those_of_the_families():
     assert [family for family, _ in itertools.groupby(families)] == list(FAMILIES)  # each in one place
 
 
-@pytest.mark.parametrize("name", CONSTRUCTORS)
+@for_each("name", CONSTRUCTORS)
 def test_constructors_have_name_signature_and_docstring(name):
     folded, model_class, arguments = CONSTRUCTORS[name]
     constructor = getattr(keras_vit, folded)
@@ -309,7 +310,7 @@ def test_constructors_take_keywords_only():
         keras_vit.ViT_B16("imagenet21k")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("variant", "arguments", "error", "message"),
     [
         ("ViT-B16", {}, ValueError, "variant must be one of 'ViT-Ti_16', .* got variant='ViT-B16'"),

@@ -1,6 +1,7 @@
 """The zoo: variants of published families, names of other libraries, and `pretrained`."""
 
 import pytest
+from faults import for_each
 from slow_rows import slow_after
 
 import keras_vit
@@ -29,7 +30,7 @@ OF_FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("name", OF_FAMILIES)
+@for_each("name", OF_FAMILIES)
 def test_variants_of_families_are_what_their_authors_trained(name):
     config = zoo.VARIANTS[name].config(image_size=zoo.VARIANTS[name].image_size)
     assert {field: config.field(field) for field in OF_FAMILIES[name]} == OF_FAMILIES[name]

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 
 import pytest
+from faults import for_each
 
 import keras_vit
 from keras_vit import checks
@@ -19,7 +20,7 @@ TINY = {
 }
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [row for row in checks.FOREIGN_NAMES.items() if row[0] != "pretrained"])
+@for_each(("theirs", "ours"), [row for row in checks.FOREIGN_NAMES.items() if row[0] != "pretrained"])
 def test_names_of_other_libraries_are_answered_with_ours(theirs, ours):
     is_argument, is_field = ours in _arguments("ViT_B16"), ours in _fields(keras_vit.ViTConfig)
     assert is_argument or is_field

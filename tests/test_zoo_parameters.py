@@ -4,6 +4,7 @@ import pathlib
 import tracemalloc
 
 import pytest
+from faults import for_each
 from slow_rows import slow_after
 
 import keras_vit
@@ -197,7 +198,7 @@ _OF_VITS = [
 ]
 
 
-@pytest.mark.parametrize("name", _OF_VITS)
+@for_each("name", _OF_VITS)
 def test_heads_layers_and_distance_of_patches(name):
     config = zoo.VARIANTS[name].config(image_size=224)
     size, patch = name.partition("+")[2].split("_") if "+" in name else name.split("_")
@@ -207,7 +208,7 @@ def test_heads_layers_and_distance_of_patches(name):
     assert config.grid_size == (224 // stride, 224 // stride)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "stage_sizes"),
     [
         ("R+ViT-Ti_16", ()),

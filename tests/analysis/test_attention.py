@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from families import FAMILIES, built
+from faults import for_each
 
 import keras_vit
 from keras_vit.analysis import attention_model, attention_rollout, attention_weights, mean_attention_distance
@@ -241,7 +242,7 @@ def test_two_models_in_one_are_refused():
         attention_weights(both, make_images())
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "error", "message"),
     [
         ({"model": "ViT-Ti_16"}, TypeError, "model must be a keras model; got str"),

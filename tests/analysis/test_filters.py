@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from families import built
+from faults import for_each
 from sklearn.decomposition import PCA
 
 from keras_vit.analysis import embedding_filters, filter_components, smoothness
@@ -59,7 +60,7 @@ def test_smoothness_of_waves_and_of_noise():
     assert abs(smoothness(noise).mean() - (9 / 16) ** 2) < 0.01
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ({"components": 0}, "components must be an integer of at least 1; got components=0"),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from faults import for_each
 from PIL import Image
 
 from keras_vit.analysis.overlay import enlarge, heat_map
@@ -105,7 +106,7 @@ def test_outliers_are_cut_as_in_an_overlay():
     assert cut[80, 80] == cut[0, 0] == dark[0, 0] > dark[80, 80] + 60
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ({"image": np.zeros((8, 8, 4))}, r"image must have shape \(height, width, 1 or 3\); got \(8, 8, 4\)"),

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from faults import for_each
 
 from keras_vit.analysis.overlay import as_uint8, enlarge, overlay
 
@@ -73,7 +74,7 @@ def test_grey_and_float_images():
         np.testing.assert_array_equal(as_uint8("image", image)[..., 1], np.rint(255 * grey))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ({"image": np.zeros((8, 8, 4))}, r"image must have shape \(height, width, 1 or 3\); got \(8, 8, 4\)"),

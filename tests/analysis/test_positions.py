@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from families import FAMILIES, built
+from faults import for_each
 from sklearn.metrics.pairwise import cosine_similarity
 
 import keras_vit
@@ -46,7 +47,7 @@ def test_a_row_of_zeros_is_like_nothing():
     assert similarity.shape == (2, 2, 2, 2) and similarity[1, 1].max() == 0 == similarity[1, 0].max()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "arguments", "message"),
     [
         ("Swin", {}, "model must add position embeddings .*; tiny does not"),

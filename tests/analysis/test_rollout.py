@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from families import FAMILIES, built
+from faults import for_each
 
 import keras_vit
 from keras_vit.analysis import (
@@ -144,7 +145,7 @@ def test_a_graph_needs_global_attention(name):
         rollout_model(built(name))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ({"grid_size": (2, 2)}, "a model requires images, and must not be given grid_size"),

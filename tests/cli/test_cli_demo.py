@@ -4,6 +4,7 @@ import types
 
 import pytest
 from command_line import SAVED, error_of, run
+from faults import for_each
 
 import keras_vit
 
@@ -43,7 +44,7 @@ def test_weights_are_called_by_the_name_of_their_file_alone(here, capsys, launch
     assert launched[0]["weights"] == "ViT-Ti_16.npz"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "message"),
     [
         (["--weights", "ViT-Ti_16.npz"], "--weights requires --model"),

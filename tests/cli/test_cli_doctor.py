@@ -12,6 +12,7 @@ import keras
 import pytest
 from built import setup_arguments
 from command_line import documented_keys, launcher_folder, run, script
+from faults import for_each
 
 import keras_vit
 from keras_vit.cli import doctor
@@ -126,7 +127,7 @@ def test_without_metadata(capsys, started, monkeypatch):
     assert (code, value["packages"]) == (0, []) and "what it requires is unknown" in value["remarks"][0]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("version", "supported", "expected"),
     [
         ("3.12.0", ">=3.12,<3.17", True),

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from command_line import SAVED, TI16, error_of, run
 from families import FAMILIES
+from faults import for_each
 from PIL import Image
 from rendered import find
 from slow_rows import slow_after
@@ -56,7 +57,7 @@ def test_the_title_names_the_file_of_the_model(here, capsys):
     assert "<!-- ViT-Ti_16: cat.jpg -->" in pathlib.Path("cat.svg").read_text()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "message"),
     [
         (["cat.jpg", *SAVED, "-o", "cat.gif"], "the ending of --output must be one of '.png', '.jpg', '.pdf', '.svg'"),

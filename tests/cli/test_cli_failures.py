@@ -6,6 +6,7 @@ import shlex
 
 import pytest
 from command_line import SAVED, error_of, run
+from faults import for_each
 
 from keras_vit.cli import failures
 
@@ -158,7 +159,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("command", "expected"), MISTAKES, ids=[command or "nothing" for command, _ in MISTAKES])
+@for_each(("command", "expected"), MISTAKES)
 def test_mistake_is_one_line_and_exit_code_2(here, capsys, command, expected):
     (here / "text.keras").write_text("no model")
     assert re.search(expected, error_of(run(capsys, *shlex.split(command))))
@@ -177,7 +178,7 @@ def test_debug_shows_the_traceback(capsys, monkeypatch):
 
 
 class TestFailures:
-    @pytest.mark.parametrize(
+    @for_each(
         ("error", "expected"),
         [
             (ValueError("no"), 2),
@@ -220,7 +221,7 @@ def _raise(error):
     raise error
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("command", "named"),
     [
         (["train", "--recipe", "quickstart", "--workdir", ""], "--workdir"),

@@ -7,6 +7,7 @@ import types
 
 import pytest
 from command_line import SAVED, examples_of, help_of, run
+from faults import for_each
 
 import keras_vit
 from keras_vit.checkpoints.description import LAYOUT_CHOICES
@@ -29,7 +30,7 @@ def demo_is_not_served(monkeypatch):
 
 
 class TestHelp:
-    @pytest.mark.parametrize("verb", VERBS)
+    @for_each("verb", VERBS)
     def test_every_verb_has_a_description_and_examples(self, capsys, verb):
         text = help_of(verb, capsys)
         for example in examples_of(text):

@@ -16,6 +16,7 @@ import pytest
 import safetensors.numpy
 import tensorflow as tf
 from drawn import draw, encode
+from faults import for_each
 from served import CONFIG, LABELS, make_model, softmax
 
 import keras_vit
@@ -196,7 +197,7 @@ def test_a_folder_that_cannot_be_written(model, tmp_path, monkeypatch):
         export(model, tmp_path / "serving")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         (
