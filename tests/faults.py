@@ -27,8 +27,8 @@ def assert_no_faults(rule, items):
 def for_each(names, rows):
     """Make a test of a rule and its rows: written as `pytest.mark.parametrize`, but one test, which names what fails.
 
-    It suits rules about tables, text and errors, of which a test per row would cost more time than the check. `tmp_path`
-    is another folder for each row; what a test changes by other fixtures lasts until the last row.
+    It suits rules about tables, text and errors, of which a test per row would cost more time than the check.
+    `tmp_path` is another folder for each row; what a test changes by other fixtures lasts until the last row.
 
     Args:
         names: names of the arguments that a row gives: a string with commas, or a sequence.

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from faults import for_each
 
 import keras_vit
 from keras_vit.checkpoints.description import describe
@@ -78,7 +79,7 @@ def test_a_config_without_pretrained_cfg(timm_folder):
     assert preprocessing_of(timm_folder({"pretrained_cfg": {"input_size": [3, 224, 224]}})) == defaults
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "message"),
     [
         ({"interpolation": "lanczos"}, r"interpolation in pretrained_cfg .* \['nearest', .*\]; got 'lanczos'"),

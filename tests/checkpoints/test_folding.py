@@ -1,6 +1,6 @@
 """Dialects of array names: each folds to the name that the rules of its layout use, written out here."""
 
-import pytest
+from faults import for_each
 
 from keras_vit.checkpoints import names
 
@@ -136,12 +136,12 @@ FOLDED = {
 }
 
 
-@pytest.mark.parametrize(("family", "layout", "name"), FOLDED)
+@for_each(("family", "layout", "name"), FOLDED)
 def test_fold(family, layout, name):
     assert names.fold(names.LAYOUTS[family][layout], name) == FOLDED[family, layout, name]
 
 
-@pytest.mark.parametrize(("family", "layout", "name"), FOLDED)
+@for_each(("family", "layout", "name"), FOLDED)
 def test_folding_twice_changes_nothing(family, layout, name):
     folded = FOLDED[family, layout, name]
     assert names.fold(names.LAYOUTS[family][layout], folded) == folded

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 from checkpoint_files import split
+from faults import for_each
 from hub_server import Handler, Server
 from slow_rows import slow_after
 
@@ -254,7 +255,7 @@ def test_a_repository_of_pickles_alone(server, publish, make_model, tmp_path):
     assert cached(tmp_path) == ["config.json", "preprocessor_config.json"]
 
 
-@pytest.mark.parametrize("address", ["hf://", "hf://org", "hf://org/repo/file", "hf:///repo", "hf://org/repo@"])
+@for_each("address", ["hf://", "hf://org", "hf://org/repo/file", "hf:///repo", "hf://org/repo@"])
 def test_an_address_that_is_none(address):
     with pytest.raises(ValueError, match=f"must be hf://org/repo; got '{address}'"):
         hub.fetch_repository(address)

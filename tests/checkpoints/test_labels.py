@@ -1,6 +1,7 @@
 """Label sets: names and WordNet ids of published heads."""
 
 import pytest
+from faults import for_each
 
 from keras_vit.checkpoints.releases import release as labels
 
@@ -32,7 +33,7 @@ def test_imagenet21k_is_known_but_has_no_names():
     assert labels.label_set("imagenet21k") is None
 
 
-@pytest.mark.parametrize("name", ["imagenet", "", None, "imagenet2012.tsv"])
+@for_each("name", ["imagenet", "", None, "imagenet2012.tsv"])
 def test_unknown_label_set_is_refused_with_the_choices(name):
     with pytest.raises(ValueError, match=r"name must be one of 'imagenet2012', 'imagenet21k'; got"):
         labels.label_set(name)

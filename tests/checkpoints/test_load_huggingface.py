@@ -5,6 +5,7 @@ import pathlib
 
 import numpy as np
 import pytest
+from faults import for_each
 from golden_arrays import stored_in
 
 import keras_vit
@@ -89,7 +90,7 @@ def test_problem_type_says_what_scores_are(tiny_zoo, hub_folder):
         tiny_zoo(hub_folder({"problem_type": "multilabel"}), classes=3)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "expected"),
     [
         (
@@ -166,7 +167,7 @@ def test_processor_config_json(tiny_zoo, hub_folder, make_model):
         keras_vit.save_weights(make_model(), folder, "huggingface")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("config", "preprocessor", "words"),
     [
         ({"model_type": "swin"}, None, r"config\.json': model_type must be one of 'vit', 'deit', .*; got 'swin'"),

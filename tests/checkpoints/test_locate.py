@@ -9,6 +9,7 @@ import urllib.parse
 
 import numpy as np
 import pytest
+from faults import for_each
 
 import keras_vit
 from keras_vit.checkpoints import locate, names, releases
@@ -71,7 +72,7 @@ def test_an_unknown_npz_may_have_been_either(weights):
         find(weights)
 
 
-@pytest.mark.parametrize("weights", [3, b"a.npz", True, ["a.npz"]])
+@for_each("weights", [3, b"a.npz", True, ["a.npz"]])
 def test_other_types(weights):
     with pytest.raises(TypeError, match="weights must be a path, the name of a release or hf://org/repo; got"):
         find(weights)

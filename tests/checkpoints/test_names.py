@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from faults import for_each
 from slow_rows import slow_after
 
 from keras_vit.checkpoints import names
@@ -68,7 +69,7 @@ def layout_of(family, layout):
     return names.LAYOUTS[family][layout]
 
 
-@pytest.mark.parametrize(("family", "layout"), LAYOUTS)
+@for_each(("family", "layout"), LAYOUTS)
 def test_every_rule_round_trips(family, layout):
     rng = np.random.default_rng(0)
     for rule in layout_of(family, layout).rules:
@@ -91,7 +92,7 @@ def test_forms_by_hand():
     assert rules.to_theirs(dense, "pointwise", None)[0, 0, 3, 2] == dense[3, 2]  # a 1 x 1 convolution
 
 
-@pytest.mark.parametrize(("family", "layout"), LAYOUTS)
+@for_each(("family", "layout"), LAYOUTS)
 def test_the_rules_use_folded_names_that_differ(family, layout):
     key, layout = (family, layout), layout_of(family, layout)
     numbers = {"block": 3, "attention_bias": 3, "stage": 2, "stage0": 1, "unit": 4, "unit0": 3}
@@ -107,7 +108,7 @@ def test_the_rules_use_folded_names_that_differ(family, layout):
     assert {name for name, variables in found.items() if len(variables) > 1} == SHARED.get(key, set())
 
 
-@pytest.mark.parametrize(("family", "layout"), LAYOUTS)
+@for_each(("family", "layout"), LAYOUTS)
 def test_every_variable_has_one_rule(family, layout):
     ours = [rule.ours for rule in layout_of(family, layout).rules]
     assert len(set(ours)) == len(ours)
@@ -174,7 +175,7 @@ def test_no_other_code_has_names_for_an_axial_resnet():
     assert names.LAYOUTS["axial_resnet"] == {}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arrays", "family", "layout"),
     [
         (["embedding/kernel", "cls"], "vit", "official"),
@@ -227,7 +228,7 @@ def test_detect(arrays, family, layout):
         assert names.detect({name: entry(name) for name in arrays}, other) == expected
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("array", "rank", "layout"),
     [
         ("params/img/embedding/kernel", 2, "big_vision_naflex"),

@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 import safetensors.numpy
+from faults import for_each
 from file_shapes import file_of
 from slow_rows import slow_after
 
@@ -130,7 +131,7 @@ def test_the_image_tower_of_a_whole_siglip2(tmp_path, caplog):
     assert "size" not in written
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("key", "value", "message"),
     [
         ("num_patches", 25, "states a grid of 5 x 5 patches; its table has 16 rows"),
@@ -193,7 +194,7 @@ def test_positions_with_and_without_aspect_ratio_have_the_same_arrays():
             assert not loadable(config, file).report.resized
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ({"patchify_channels_last": False}, "patchify_channels_last in model_args must be True"),

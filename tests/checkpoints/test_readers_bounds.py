@@ -10,6 +10,7 @@ import h5py
 import numpy as np
 import pytest
 from checkpoint_files import archive, npy, read_all, refused, write
+from faults import for_each
 
 from keras_vit.checkpoints import locate, npz
 from keras_vit.checkpoints.readers import open_checkpoint
@@ -93,7 +94,7 @@ HEADERS = {
 }
 
 
-@pytest.mark.parametrize("case", HEADERS)
+@for_each("case", HEADERS)
 def test_headers_of_safetensors(case, tmp_path):
     length, places = HEADERS[case]
     header = {name: {"dtype": "F32", "shape": [4], "data_offsets": offsets} for name, offsets in places.items()}

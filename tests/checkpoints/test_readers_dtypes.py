@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from checkpoint_files import read_all
+from faults import for_each
 
 from keras_vit.checkpoints.readers import from_float8, open_checkpoint
 
@@ -39,7 +40,7 @@ def test_every_float8_is_the_number_that_ml_dtypes_has(dtype, tmp_path):
     np.testing.assert_array_equal(read["a.bias"], first)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "scale", ["a.weight_scale", "a.weight_scale_inv", "a.scale_weight", "a.weight.scale", "a.input_scale", "scaled_fp8"]
 )
 def test_float8_with_a_scale_is_refused(scale, tmp_path):
@@ -66,7 +67,7 @@ def test_a_scale_of_another_layer_is_none_of_float8(tmp_path):
     assert len(read_all(safetensors_file(tmp_path / "a.safetensors", arrays))) == 4
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dtype", "size", "name"),
     [
         ("F8_E8M0", 4, "F8_E8M0"),
@@ -96,7 +97,7 @@ def test_numbers_that_numpy_has(dtype, kept, tmp_path):
     np.testing.assert_array_equal(read, values)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "array",
     [
         np.zeros(3, [("a", "f4"), ("b", "i4")]),
@@ -104,7 +105,6 @@ def test_numbers_that_numpy_has(dtype, kept, tmp_path):
         np.array([b"text"]),
         np.array(["text"], h5py.string_dtype()),
     ],
-    ids=["compound", "complex", "bytes", "strings"],
 )
 def test_hdf5_of_no_numbers(array, tmp_path):
     with h5py.File(tmp_path / "a.weights.h5", "w") as file:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from checkpoint_files import ARRAYS, archive, npy, read_all, refused, write
+from faults import for_each
 
 from keras_vit import files
 from keras_vit.checkpoints.readers import open_checkpoint
@@ -27,14 +28,14 @@ def test_a_pickled_object_is_never_loaded(tmp_path, monkeypatch):
     refused(archive(tmp_path / "a.npz", members), "'bad.npy'", "Python objects", "never unpickled")
 
 
-@pytest.mark.parametrize("array", [np.array(["text"]), np.array(["1"], "M8[Y]"), np.zeros(2, "i4,f4"), np.array([1j])])
+@for_each("array", [np.array(["text"]), np.array(["1"], "M8[Y]"), np.zeros(2, "i4,f4"), np.array([1j])])
 def test_arrays_of_no_numbers(tmp_path, array):
     np.savez(tmp_path / "a.npz", x=array)
     with pytest.raises(ValueError, match=r"array 'x' must hold numbers; got dtype"):
         read_all(tmp_path / "a.npz")
 
 
-@pytest.mark.parametrize("shape", [(4, 4), (2, 4), (10**9, 10**9), (-3, -4), (3, 4, 0)])
+@for_each("shape", [(4, 4), (2, 4), (10**9, 10**9), (-3, -4), (3, 4, 0)])
 def test_a_header_that_contradicts_the_size(tmp_path, shape):
     content = npy(ARRAYS["a/kernel"])
     start = content.index(b"(3, 4)")
@@ -47,7 +48,7 @@ def test_a_header_that_contradicts_the_size(tmp_path, shape):
     refused(archive(tmp_path / "a.npz", {"x.npy": header}), "'x.npy'", f"float32 of shape {shape}", "48 bytes")
 
 
-@pytest.mark.parametrize("header", [b"{'descr': [}", b"(" * 200, b"{[]: 1}", b"\xff'", b"'''", b"{'a': 1}"])
+@for_each("header", [b"{'descr': [}", b"(" * 200, b"{[]: 1}", b"\xff'", b"'''", b"{'a': 1}"])
 def test_a_header_that_is_none(tmp_path, header):
     content = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header
     refused(archive(tmp_path / "a.npz", {"x.npy": content}), "'x.npy' must be a .npy array")
@@ -103,7 +104,7 @@ def test_an_encrypted_member(tmp_path):
     refused(write(path, content), "encrypted")
 
 
-@pytest.mark.parametrize("suffix", [".pth", ".pt", ".bin", ".ckpt", ".pkl"])
+@for_each("suffix", [".pth", ".pt", ".bin", ".ckpt", ".pkl"])
 def test_pickles_are_refused_with_advice(tmp_path, suffix):
     refused(write(tmp_path / f"a{suffix}", b"x"), "pickle", "safetensors.torch.save_file")
 
@@ -127,7 +128,7 @@ def test_errors_of_the_disk_are_not_called_damage(tmp_path, monkeypatch):
         open_checkpoint(tmp_path / "a.npz")
 
 
-@pytest.mark.parametrize(
+@for_each(
     "content, words",
     [
         (b"{", "must be JSON"),

@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 
 import pytest
+from faults import for_each
 
 import keras_vit
 from keras_vit import zoo
@@ -110,7 +111,7 @@ def test_list_releases_of_one_model():
     assert releases.list_releases("ViT-g_14") == ()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("image_size", "file"),
     [
         (None, "ViT-B_16"),
@@ -135,7 +136,7 @@ def test_alias_with_one_size_takes_it_whatever_the_image_size():
     assert releases.find_release("ViT-B_16", "augreg+imagenet2012", 224).image_size == 224
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "image_size", "alias", "side"),
     [
         ("ViT-B_16", 224, "augreg+imagenet2012", 224),
@@ -166,7 +167,7 @@ def test_imagenet_of_every_model_that_has_such_a_file():
                 releases.find_release(model, "imagenet")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "alias", "image_size", "path", "arguments"),
     [
         ("DeiT-B_16", "imagenet2012", 224, "hf://facebook/deit-base-patch16-224", {}),
@@ -203,7 +204,7 @@ def test_find_address():
     assert releases.find_address("Swin-T", "hf://org/repo") is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     "weights",
     [
         "sam/ViT-B_32",
@@ -224,7 +225,7 @@ def test_unique_name_needs_no_directory():
     assert release.path == "imagenet21k+imagenet2012/ViT-L_16-224.npz"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("model", "weights", "message"),
     [
         ("ViT-B_16", "imagenet22k", r"no file of ViT-B_16 .did you mean 'imagenet21k'..$"),

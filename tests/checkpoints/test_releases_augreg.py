@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from faults import for_each
 
 from keras_vit.checkpoints import releases
 from keras_vit.checkpoints.locate import most_bytes
@@ -10,7 +11,7 @@ from keras_vit.zoo import VARIANTS
 B16 = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("file", "model", "size"),
     [
         (f"{B16}--imagenet2012-steps_20k-lr_0.03-res_384", "ViT-B_16", 384),
@@ -46,7 +47,7 @@ def test_augreg_file_outside_the_table_is_found_by_its_name():
     assert (release.alias, release.classes, release.data_set, release.image_size) == (None, 45, "resisc45", 384)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("data_set", "classes"),
     [("imagenet2012", 1000), ("cifar10", 10), ("cifar100", 100), ("oxford_iiit_pet", 37), ("kitti", 4)],
 )
@@ -81,7 +82,7 @@ def test_the_limit_of_a_download_leaves_room_for_every_file_outside_the_table():
             assert 0 <= room < 0.06 * listed.bytes + 2**21
 
 
-@pytest.mark.parametrize(
+@for_each(
     "filename",
     [
         B16 + ".part",

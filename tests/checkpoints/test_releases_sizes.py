@@ -1,6 +1,7 @@
 """The bytes of every published file, counted from the architecture, family by family."""
 
 import pytest
+from faults import for_each
 
 import keras_vit
 from keras_vit.checkpoints import releases
@@ -113,7 +114,7 @@ def test_the_bytes_are_those_of_the_zoos_models(path):
     assert release.bytes == 4 * model.count_params()
 
 
-@pytest.mark.parametrize("release", releases.list_releases(), ids=lambda release: release.path)
+@for_each("release", releases.list_releases())
 def test_bytes_are_those_of_the_parameters(release):
     """A wrong size, class count or representation_size in a row shows as a file of another length."""
     expected = 4 * parameters(release)

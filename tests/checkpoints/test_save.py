@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
+from faults import for_each
 from golden_configs import config_of
 from slow_rows import slow_after
 
@@ -174,7 +175,7 @@ def test_half_precision_comes_back(make_model, weights_of, tmp_path):
             check_equal(model, source, weights_of)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kind", "layout", "changes", "words"),
     [
         ("vit", "official", {"num_registers": 2}, "none for .'class_token/registers'"),

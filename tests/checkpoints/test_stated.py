@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 import safetensors.numpy
+from faults import for_each
 from slow_rows import slow_after
 
 import keras_vit
@@ -109,7 +110,7 @@ def stored(make_model, tmp_path_factory):
     return safetensors.numpy.load_file(path)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "text",
     [
         '{"config": {"image_size": 64}}',

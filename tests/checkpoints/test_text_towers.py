@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import safetensors.numpy
+from faults import for_each
 
 from keras_vit import TextEncoder
 from keras_vit.checkpoints import tokenizers as readers
@@ -68,7 +69,7 @@ def test_no_texts(encoders):
         encoders[CLIP].embed([])
 
 
-@pytest.mark.parametrize("texts", ["a cat", [b"a cat"], [3], None])
+@for_each("texts", ["a cat", [b"a cat"], [3], None])
 def test_what_is_no_list_of_strings(encoders, texts):
     with pytest.raises(ValueError, match=r"texts(\[0\])? must be a "):
         encoders[CLIP].tokenize(texts)
@@ -179,7 +180,7 @@ def test_openclip_makes_blanks_of_underscores(folder):
     np.testing.assert_array_equal(keeps(["A_b"]), keeps(["ab"]))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "message"),
     [
         ({"config": {"model_type": "tipsv2"}}, "model_type must be one of 'clip', 'siglip', 'siglip2'"),

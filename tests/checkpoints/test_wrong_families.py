@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import pytest
 import safetensors.numpy
+from faults import for_each
 from file_shapes import file_of
 from slow_rows import slow_after
 
@@ -92,7 +93,7 @@ _CLIP = {"num_heads": 3, "variant": "clip"}
 _DINOV2 = {"num_heads": 3, "variant": "dinov2_reg4", "gelu": "erf"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("case", "change", "arguments", "message"),
     [
         (
@@ -174,7 +175,7 @@ def test_a_damaged_or_ambiguous_file_is_refused(case, change, arguments, message
         keras_vit.load(path, **arguments)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("case", "changes", "message"),
     [
         ("dinov2_hf_cls", {"model_type": "dinov9"}, "model_type must be one of"),
@@ -235,7 +236,7 @@ def test_a_source_that_is_no_file_is_refused(source):
         keras_vit.load(source)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "address"),
     [
         ("dinov2_vitb14_pretrain.pth", "timm/vit_base_patch14_dinov2.lvd142m"),

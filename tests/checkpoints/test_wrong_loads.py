@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 import safetensors.numpy
+from faults import for_each
 from official_files import check_equal
 from slow_rows import slow_after
 
@@ -235,7 +236,7 @@ def loaded(make_model):
     return make_model()
 
 
-@pytest.mark.parametrize(("layout", "values", "words"), FOLDERS)
+@for_each(("layout", "values", "words"), FOLDERS)
 def test_a_config_json_is_not_passed_over(loaded, foreign_folder, layout, values, words):
     """Refused, or warned of, or what it changes is in the report."""
     folder = foreign_folder(layout, values)

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 from replica_process import run_cases
 
 import keras_vit
@@ -49,7 +50,7 @@ def test_two_replicas_give_what_one_device_gives(found, case):
     assert found[case] < TOLERANCE
 
 
-@pytest.mark.parametrize("case", ERRORS)
+@for_each("case", ERRORS)
 def test_what_cannot_work_is_refused(found, case):
     assert ERRORS[case] in found[case]
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
+from faults import for_each
 from image_sets import encode
 
 from keras_vit import Preprocessing
@@ -67,7 +68,7 @@ def test_files_are_read_as_arrays_and_local_crops_may_be_absent(source, tmp_path
     np.testing.assert_array_equal(files["global"], arrays["global"])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ({"local_crops": -1}, "local_crops must be an integer of at least 0; got local_crops=-1"),

@@ -7,6 +7,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import tensorflow as tf
+from faults import for_each
 from slow_rows import slow_after
 
 import keras_vit
@@ -41,7 +42,7 @@ def test_a_batch_is_that_of_numpy():
     np.testing.assert_array_equal(batch["coordinates"][0, 7:], [(0, 0, 1, 1, -1)] * 2)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("images", "arguments", "message"),
     [
         ([], {}, "images must hold at least one image, and a multiple of images_per_sequence=1; got 0"),
@@ -132,7 +133,7 @@ def test_packed_images_keep_their_labels_and_patches():
             np.testing.assert_allclose(pixels, images[labels[sequence, number]].flat[0], atol=1e-3)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ({"buckets": (30, 20)}, "buckets must ascend"),
@@ -214,7 +215,7 @@ def test_patch_sizes_must_divide_the_images(batches):
         flexible_patches(batches, (4, 5), 4)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("dataset", "sizes"),
     [
         (tf.data.Dataset.from_tensors((tf.zeros((2, 8, 8, 3), tf.uint8), [0, 1])), (4,)),

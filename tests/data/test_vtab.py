@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow_datasets as tfds
+from faults import for_each
 from numbered_images import NumberedImages, objects_of
 from slow_rows import slow_after
 from small_digits import SmallDigits
@@ -58,7 +59,7 @@ def test_tasks_are_in_the_order_of_table_9():
     assert list_vtab_tasks("Clevr-*") == ["Clevr-Count", "Clevr-Dist"]
 
 
-@pytest.mark.parametrize("task", VTAB_TASKS.values(), ids=lambda task: task.name)
+@for_each("task", VTAB_TASKS.values())
 def test_row_is_a_set_of_tensorflow_datasets(task):
     with tfds.testing.mock_data():
         features = tfds.builder(task.dataset).info.features
@@ -124,7 +125,7 @@ def test_clevr_distance_is_that_of_the_closest_object():
     assert (names[0], names[1], names[5]) == ("closest object up to 8.0", "up to 8.5", "beyond 10.0")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kinds", "depths", "expected"),
     [
         ([0], [8.0], 0),

@@ -8,6 +8,7 @@ import zlib
 import numpy as np
 import pytest
 from families import CLASSES, FAMILIES, built
+from faults import for_each
 from PIL import Image
 from slow_rows import slow_after
 
@@ -106,7 +107,7 @@ def test_blocks_are_counted_from_one():
             found.figures(depth)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("message", "expected"),
     [
         (ValueError("x must be\n  one; got 2"), "X must be one; got 2."),
@@ -177,7 +178,7 @@ def test_photos_are_turned_upright(tmp_path, orientation):
     np.testing.assert_array_equal(pixels, turned[orientation])
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("contents", "message"),
     [
         (b"", r"^x.png must be an image .*; it is empty \(0 bytes\)"),
@@ -189,7 +190,6 @@ def test_photos_are_turned_upright(tmp_path, orientation):
         (animated(16_000, 12_000), "^x.png must have at most 178,956,970 pixels; got 12000 x 16000"),
         (claiming(10, 10), "^x.png must be a complete image"),
     ],
-    ids=["empty", "text", "too many pixels", "an animation", "cut short"],
 )
 def test_what_is_no_image_is_refused_without_its_folder(tmp_path, contents, message):
     (tmp_path / "x.png").write_bytes(contents)

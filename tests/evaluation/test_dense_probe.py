@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 from slow_rows import slow_after
 
 import keras_vit
@@ -93,7 +94,7 @@ def test_features_of_a_model_for_any_size(pad):
     assert probe.confusion.sum() == sum(masks.size for _, masks in data)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("change", "message"),
     [
         ({"classes": 1}, "classes must be an integer of at least 2"),

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from faults import for_each
 
 import keras_vit
 from keras_vit import VisionTransformer, ViTConfig
@@ -130,7 +131,7 @@ def test_labels_are_read_once():
     assert len(starts) == 4  # labels, then the images of each epoch
 
 
-@pytest.mark.parametrize("option", ["every_epochs", "every_steps", "shots", "l2"])
+@for_each("option", ["every_epochs", "every_steps", "shots", "l2"])
 def test_refusals(option):
     with pytest.raises(ValueError, match=f"{option} must be an? .*; got {option}=0"):
         FewShotProbe(DATA, DATA, **{option: 0})

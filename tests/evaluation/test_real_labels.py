@@ -8,6 +8,7 @@ import numpy as np
 import PIL.Image
 import pytest
 import tensorflow as tf
+from faults import for_each
 
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.checkpoints.releases.release import label_set
@@ -90,7 +91,7 @@ def test_file_is_read_as_published(tmp_path):
     assert [numbers.tolist() for numbers in found] == [[970, 795], [0, 999], [65]]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("content", "message"),
     [
         ("[[1], [2]", "must be JSON"),
@@ -111,7 +112,7 @@ def test_another_file_is_refused(tmp_path, content, message):
         read_real_labels(tmp_path / "real.json")
 
 
-@pytest.mark.parametrize("name", ["ILSVRC2012_val_0000007", "ILSVRC2012_val_00050001", "ILSVRC2012_val_00000000", "7"])
+@for_each("name", ["ILSVRC2012_val_0000007", "ILSVRC2012_val_00050001", "ILSVRC2012_val_00000000", "7"])
 def test_an_image_without_a_number_is_refused(tmp_path, name):
     real = write(tmp_path / "real.json", {7: [1]})
     with pytest.raises(ValueError, match=f"ILSVRC2012_val_00000001 to ILSVRC2012_val_00050000; got val/{name}.png"):

@@ -5,6 +5,7 @@ The official code's numbers are the cases fewshot_primal and fewshot_dual of tes
 
 import numpy as np
 import pytest
+from faults import for_each
 
 from keras_vit.evaluation import fit_ridge
 from keras_vit.evaluation.linear_probe import draw_shots
@@ -69,7 +70,7 @@ def test_constant_and_equal_features_are_no_trouble():
     assert np.isfinite(scores).all() and (scores.argmax(axis=1) == labels).mean() > 0.8
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "message"),
     [
         ({"features": np.zeros((0, 3)), "labels": np.zeros(0, int)}, r"not empty; got shape \(0, 3\)"),

@@ -9,6 +9,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 from keras import ops
 from scipy import ndimage
 from slow_rows import slow_after
@@ -262,7 +263,7 @@ def test_default_preprocessing_is_the_official_one_at_the_models_size(make_model
     assert model.preprocessing == Preprocessing(size=16)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "error", "message"),
     [
         (
@@ -288,7 +289,7 @@ def test_preprocessing_that_does_not_fit_is_refused(value, error, message, make_
     assert model.preprocessing == Preprocessing(size=16)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("value", "error", "message"),
     [
         (["a"], ValueError, "labels must name each of the 5 classes; got 1 names"),

@@ -2,6 +2,7 @@
 
 import keras
 import pytest
+from faults import for_each
 
 import keras_vit
 from keras_vit import Distiller
@@ -19,7 +20,7 @@ def make_teacher(activation=None, classes=5):
     return keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten(), head], name="teacher")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ({"mode": "firm"}, "mode must be one of 'hard', 'soft'; got mode='firm'"),
@@ -34,7 +35,7 @@ def test_refusal_of_arguments(student, arguments, message):
         Distiller(student, make_teacher(), **arguments)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("teacher", "message"),
     [
         (lambda _: make_teacher(classes=4), "student's number of classes; got 4 in 'teacher', 5 in 'tiny'"),
@@ -48,7 +49,6 @@ def test_refusal_of_arguments(student, arguments, message):
         (lambda _: keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Dense(5)]), "one score per class"),
         (lambda _: keras.Sequential([keras.layers.Dense(5)]), "must be built and have trained weights"),
     ],
-    ids=["classes", "sigmoid", "itself", "pixels", "size", "maps", "unbuilt"],
 )
 def test_refusal_of_teachers(student, teacher, message):
     with pytest.raises(ValueError, match=message):

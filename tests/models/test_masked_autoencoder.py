@@ -5,6 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 from keras import ops
 from replica_process import run_cases
 from slow_rows import slow_after
@@ -227,7 +228,7 @@ def test_gives_its_encoder_back(build, images, run):
     assert {rate for path, rate in rates.items() if path.startswith("decoder")} == {1.0}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "arguments", "message"),
     [
         ({"channels": 4}, {}, "encoder must take images of 1 or 3 channels; got 4"),

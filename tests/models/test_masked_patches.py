@@ -6,6 +6,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 from keras import ops
 from replica_process import run_cases
 from slow_rows import slow_after
@@ -296,7 +297,7 @@ def test_gives_its_encoder_back(build, images, run):
     assert {rate for path, rate in rates.items() if path.startswith(("patch_prediction", "corruption"))} == {1.0}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "arguments", "message"),
     [
         ({}, {"target": "colour"}, "target must be one of 'mean_color', 'downsampled', 'pixels'; got target='colour'"),

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from any_size import FAMILIES, images_of
+from faults import for_each
 from slow_rows import slow_after
 
 import keras_vit
@@ -114,7 +115,7 @@ def native_model(make_model):
     return keras_vit.resize(make_model(), "native")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("coordinates", "message"),
     [
         (_coordinates(image=-1), "a patch of an image in every sequence, not padding alone"),
@@ -135,7 +136,7 @@ def test_contradicting_coordinates_are_refused(native_model, coordinates, messag
             model.predict({"patches": patches, "coordinates": coordinates}, verbose=0)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ({"image_size": "own"}, "image_size must be one of 'native'; got image_size='own'"),

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 
 import keras_vit
 from keras_vit import ResNetConfig, VisionTransformer
@@ -90,7 +91,7 @@ def pooled():
     return keras.Model(inputs, keras.layers.GlobalAveragePooling2D()(inputs))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "stem", "error", "message"),
     [
         ({}, lambda: "resnet", TypeError, "stem must be a keras model that ends in a feature map, or None; got str"),

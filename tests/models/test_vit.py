@@ -5,6 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 from keras import ops
 from slow_rows import slow_after
 
@@ -183,7 +184,7 @@ def test_name_is_the_variants_folded_or_the_one_given(make_config):
     assert VisionTransformer(config, name="mine").name == "mine"
 
 
-@pytest.mark.parametrize("config", [None, "ViT-B_16", {"name": "tiny"}, Preprocessing()])
+@for_each("config", [None, "ViT-B_16", {"name": "tiny"}, Preprocessing()])
 def test_config_of_another_type_is_refused(config):
     with pytest.raises(TypeError, match=rf"config must be a keras_vit.ViTConfig; got {type(config).__name__}"):
         VisionTransformer(config)

@@ -6,6 +6,7 @@ import re
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 
 import keras_vit
 from keras_vit.config.base import POSITION_EMBEDDINGS, POSITION_PLACEMENTS
@@ -72,7 +73,7 @@ def test_each_legal_combination_is_built_trained_and_saved(embedding, placement,
     assert np.isfinite(keras.ops.convert_to_numpy(resized(np.ones((1, 24, 16, 3), "float32")))).all()
 
 
-@pytest.mark.parametrize(("embedding", "placement"), ILLEGAL)
+@for_each(("embedding", "placement"), ILLEGAL)
 def test_each_illegal_combination_is_refused(embedding, placement, make_config):
     with pytest.raises(ValueError, match=f"position_placement.*position_embedding='{embedding}'.*position_placement"):
         make_config(position_embedding=embedding, position_placement=placement)

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from faults import for_each
 from replica_process import start, wait, worker_environments
 
 import keras_vit
@@ -69,7 +70,7 @@ def test_tpu_on_a_machine_without_one(monkeypatch):
 
 
 @only_tensorflow
-@pytest.mark.parametrize(
+@for_each(
     ("name", "options", "message"),
     [
         ("mirored", {}, "name must be one of"),

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 
 from keras_vit.training import progress
 from keras_vit.training.progress import Progress, Tables, shortest, verbosity
@@ -48,18 +49,18 @@ class TestVerbosity:
         finally:
             keras.config.enable_interactive_logging()
 
-    @pytest.mark.parametrize("verbose", [0, 1, 2, False, True])
+    @for_each("verbose", [0, 1, 2, False, True])
     def test_what_is_asked_for(self, verbose):
         assert verbosity(verbose) == verbose and type(verbosity(verbose)) is int
 
-    @pytest.mark.parametrize("verbose", [3, -1, "loud", None])
+    @for_each("verbose", [3, -1, "loud", None])
     def test_what_is_refused(self, verbose):
         with pytest.raises(ValueError, match="verbose must be one of 'auto', 0, 1, 2; got verbose="):
             verbosity(verbose)
 
 
 class TestShortest:
-    @pytest.mark.parametrize(
+    @for_each(
         ("value", "text"),
         [
             (np.float32(0.98), "0.98"),
@@ -135,7 +136,7 @@ class TestTimeLeft:
             told.on_train_batch_end(batch, logs)
             assert logs["learning_rate"] == 0.5 and (logs["images_per_second"] == 0.0) == (batch == 7)
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("seconds", "text"),
         [
             (90, "2 minutes"),

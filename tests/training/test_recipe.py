@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+from faults import for_each
 
 from keras_vit import BiTConfig, SwinConfig, ViTConfig
 from keras_vit.training import RECIPES, Recipe
@@ -34,7 +35,7 @@ def test_replace_changes_a_copy():
     assert dataclasses.replace(changed, epochs=recipe.epochs, augment=recipe.augment) == recipe
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("recipe", "changes", "expected"),
     [
         (Recipe(**PLAIN), {"epochs": 2}, {"epochs": 2, "steps": None}),
@@ -108,7 +109,7 @@ def test_every_field_survives_json(model):
     assert recipe.image_size == (96, 96) and recipe.head_bias == -3.0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "message"),
     [
         ({"optimizer": "adam"}, "optimizer must be one of 'adamw', 'sgd'; got optimizer='adam'"),
@@ -198,7 +199,7 @@ class TestTotalSteps:
         assert Recipe(**EPOCHS).total_steps(11) == (3, 2)
         assert RECIPES["deit/imagenet"].total_steps(1_281_167) == (300, 1251)
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("recipe", "size", "expected"),
         [
             ("vit/finetune/imagenet", 1_281_167, (8, 2500)),  # 7.99 passes

@@ -6,6 +6,7 @@ import json
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 
 import keras_vit
 from keras_vit import MaskedPatchPrediction, VisionTransformer, ViTConfig
@@ -153,7 +154,7 @@ def test_refuses_a_model_that_the_loss_is_not_for(source, tmp_path, kind):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "message"),
     [
         ({"label_smoothing": 0.1}, "loss 'masked_patches' uses no labels, so label_smoothing must be 0 and mix"),

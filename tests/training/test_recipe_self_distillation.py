@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 
 import keras_vit
 from keras_vit import SelfDistillation, ViTConfig
@@ -85,7 +86,7 @@ def test_train_resumes_exactly_and_the_teacher_goes_on(source, tmp_path, monkeyp
         train(RECIPE.replace(pretraining={**PRETRAINING, "out_dim": 9}), source, tmp_path / "whole")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "message"),
     [
         ({"augment": ("flip",)}, "augment must be empty and repeats 1 with loss 'self_distillation'"),

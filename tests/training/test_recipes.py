@@ -6,6 +6,7 @@ import json
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 from slow_rows import slow_after
 
 from keras_vit import VisionTransformer, ViTConfig
@@ -19,7 +20,7 @@ TINY = ViTConfig(
 STEPS_PER_EPOCH = 2_000
 
 
-@pytest.mark.parametrize("name", list_recipes())
+@for_each("name", list_recipes())
 def test_every_recipe_has_its_own_name_a_source_and_survives_json(name):
     recipe = RECIPES[name]
     assert recipe.name == name and recipe.source
@@ -233,7 +234,7 @@ def test_bit_decays_weights_as_the_paper():
     assert 1 - value / previous == pytest.approx(learning_rate * recipe.weight_decay, rel=1e-3)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("examples", "image_size", "name", "steps", "sides", "mix"),
     [
         (19_999, 300, "small", 500, (448, 384), ()),

@@ -11,6 +11,7 @@ import threading
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 from safetensors import safe_open
 from short_runs import STEPS, KillAt, Killed, X, Y, data, end_state, fit, make_model
 from slow_rows import slow_after
@@ -250,7 +251,7 @@ def test_a_checkpoint_of_another_run_is_refused(broken, change, error, message):
         np.testing.assert_array_equal(weight, value)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ({}, "fit with Resume requires steps_per_epoch, .* got steps_per_epoch=None"),

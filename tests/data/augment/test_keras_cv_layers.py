@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import sklearn.datasets
 import tensorflow as tf
+from faults import for_each
 from slow_rows import slow_after
 
 from keras_vit.data.augment import parse_augment
@@ -62,7 +63,7 @@ def test_layers_keep_float32_under_another_policy():
     assert keras.config.dtype_policy().name == "mixed_bfloat16"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "message"),
     [
         ("keras_cv.RandomCutOut(0.2, 0.2)", r"has no layer 'RandomCutOut'.*did you mean 'RandomCutout'"),

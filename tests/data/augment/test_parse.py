@@ -2,6 +2,7 @@
 
 import pytest
 import tensorflow as tf
+from faults import for_each
 
 from keras_vit.data.augment import MIXES, OPERATIONS, parse_augment, parse_mix
 
@@ -84,7 +85,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("texts", "message"), REFUSED, ids=[str(texts)[:40] for texts, _ in REFUSED])
+@for_each(("texts", "message"), REFUSED)
 def test_refusals(texts, message, tmp_path):
     marker = tmp_path / "executed"
     if isinstance(texts, tuple) and isinstance(texts[0], str) and "{" in texts[0]:
@@ -94,7 +95,7 @@ def test_refusals(texts, message, tmp_path):
     assert not marker.exists()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("texts", "message"),
     [
         (("flip",), "mix must be one of 'mixup', 'cutmix'; got mix='flip'"),
