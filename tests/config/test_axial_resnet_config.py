@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from faults import for_each
 
 from keras_vit.config import AxialResNetConfig
 
@@ -23,7 +24,7 @@ def test_survives_json():
     assert AxialResNetConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "message"),
     [
         ({"stage_sizes": ()}, r"stage_sizes must have at least one stage; got stage_sizes=\(\)"),

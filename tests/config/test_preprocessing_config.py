@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from faults import for_each
 
 from keras_vit import Preprocessing
 from keras_vit.variants import VARIANTS
@@ -14,7 +15,7 @@ SHORTER_SIDE = {"size": 248, "crop": (224, 224), "interpolation": "bicubic"}
 EXACT_THEN_CROP = {"size": (256, 320), "crop": (224, 280), "interpolation": "area"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "image_size", "size", "crop"),
     [
         (SQUARE, 384, (384, 384), None),
@@ -59,18 +60,14 @@ def test_native_preprocessing_keeps_the_normalisation():
     assert native.at(96).max_tokens is None and native.at(96).image_size == (96, 96)
 
 
-@pytest.mark.parametrize(
-    "values", [{"patch_size": 16}, {"max_tokens": 9}, {"in_model": True}, {"crop": 8}, {"pad": True}]
-)
+@for_each("values", [{"patch_size": 16}, {"max_tokens": 9}, {"in_model": True}, {"crop": 8}, {"pad": True}])
 def test_incomplete_native_preprocessing_is_refused(values):
     complete = {} if set(values) <= {"patch_size", "max_tokens"} else {"patch_size": 4, "max_tokens": 9}
     with pytest.raises(ValueError, match="patch_size and max_tokens must be given together, without crop, pad and"):
         Preprocessing(**complete, **values)
 
 
-@pytest.mark.parametrize(
-    "values", [SQUARE, SHORTER_SIDE, EXACT_THEN_CROP, {"mean": (0.5,), "std": (0.25,)}, {"pad": True}]
-)
+@for_each("values", [SQUARE, SHORTER_SIDE, EXACT_THEN_CROP, {"mean": (0.5,), "std": (0.25,)}, {"pad": True}])
 def test_preprocessing_round_trip_through_dict_and_json(values):
     preprocessing = Preprocessing(**values)
     assert Preprocessing.from_dict(preprocessing.to_dict()) == preprocessing
@@ -89,7 +86,7 @@ def test_rounding_is_that_of_the_authors_and_of_old_files():
     assert {images.rounding for name, images in cropped.items() if "Flexi" in name} == {"big_vision"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("values", "channels", "image_size"),
     [
         ({"size": 96}, 3, (96, 96)),
@@ -141,7 +138,7 @@ WRONG_PREPROCESSING = [
 ]
 
 
-@pytest.mark.parametrize(("values", "pieces"), WRONG_PREPROCESSING, ids=[str(v) for v, _ in WRONG_PREPROCESSING])
+@for_each(("values", "pieces"), WRONG_PREPROCESSING)
 def test_wrong_preprocessing_is_refused(values, pieces):
     with pytest.raises(ValueError) as caught:
         Preprocessing(**values)

@@ -3,13 +3,14 @@
 import json
 
 import pytest
+from faults import for_each
 
 from keras_vit.config import BiTConfig, ResNetConfig
 
 BIT = {"name": "BiT-R50x1", "image_size": 224, "stage_sizes": (3, 4, 6, 3), "width_factor": 1}
 
 
-@pytest.mark.parametrize(
+@for_each(
     "config",
     [
         ResNetConfig(stage_sizes=()),
@@ -46,7 +47,7 @@ def test_bit_has_the_epsilons_of_its_authors():
     assert config.image_size == (224, 224)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("stage_sizes", "image_size", "feature_size"),
     [
         ((), (224, 224), (56, 56)),
@@ -61,7 +62,7 @@ def test_feature_size_rounds_up(stage_sizes, image_size, feature_size):
     assert ResNetConfig(stage_sizes=stage_sizes).feature_size(image_size) == feature_size
 
 
-@pytest.mark.parametrize(("width_factor", "width"), [(0.5, 32), (1, 64), (1.5, 96), (4, 256)])
+@for_each(("width_factor", "width"), [(0.5, 32), (1, 64), (1.5, 96), (4, 256)])
 def test_width_of_the_root(width_factor, width):
     assert ResNetConfig(stage_sizes=(), width_factor=width_factor).width == width
     assert BiTConfig(**{**BIT, "width_factor": width_factor}).width == width
@@ -79,7 +80,7 @@ REFUSED_BY_BOTH = [
 ]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "message"),
     [*REFUSED_BY_BOTH, ({"style": "bit"}, "style must be one of 'vit', 'timm'; got style='bit'")],
 )
@@ -89,7 +90,7 @@ def test_stem_refuses(changes, message):
     assert message in str(error.value)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "message"),
     [
         *REFUSED_BY_BOTH,

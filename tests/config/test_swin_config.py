@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from faults import for_each
 
 from keras_vit.config import SwinConfig
 
@@ -67,7 +68,7 @@ def test_maps_halve_and_round_up_while_widths_double(image_size, patch_size, siz
 INTEGER = "must be an integer of at least 1"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "message"),
     [
         ({"embed_dim": 0}, f"embed_dim {INTEGER}; got embed_dim=0"),
@@ -88,7 +89,6 @@ INTEGER = "must be an integer of at least 1"
         ({"epsilon": 0}, "epsilon must be a finite number above 0; got epsilon=0"),
         ({"image_size": 30}, "image_size must be divisible by patch_size; got image_size=(30, 30), patch_size=(4, 4)"),
     ],
-    ids=str,
 )
 def test_wrong_values_are_refused(changes, message):
     with pytest.raises(ValueError) as error:

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 from slow_rows import slow_after
 
 from keras_vit.layers import AxialTransformerBlock, TransformerBlock, attend
@@ -181,7 +182,7 @@ def test_mixed_bfloat16_trains_with_any_batch_size(remat):
     assert all(np.any(old != _numpy(new)) for old, new in zip(before, kernels, strict=True))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kwargs", "message"),
     [
         ({"grid_size": 0}, "grid_size must be one positive integer or a pair"),

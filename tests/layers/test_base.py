@@ -5,6 +5,7 @@ import inspect
 
 import keras
 import pytest
+from faults import for_each
 
 from keras_vit import config, layers, models
 from keras_vit.config.base import ARGUMENTS, one_of, optional
@@ -39,7 +40,7 @@ def test_arguments_become_attributes_and_the_config_states_all_of_them():
     assert set(Plain().get_config()) == set(layer.get_config()) - set(own) == {"name", "trainable", "dtype"}
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ({"num_heads": 0}, "num_heads must be an integer of at least 1; got num_heads=0"),

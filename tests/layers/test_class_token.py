@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 
 from keras_vit.layers import ClassToken
 
@@ -43,7 +44,7 @@ def test_unknown_number_of_tokens_stays_unknown():
     assert ClassToken(1, 4).compute_output_shape((None, None, 6)) == (None, None, 6)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ((0, 0), r"num_class_tokens \+ num_registers must be at least 1; got 0 \+ 0"),

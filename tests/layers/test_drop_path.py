@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 
 from keras_vit.layers import DropPath
 
@@ -44,7 +45,7 @@ def test_config_holds_only_constructor_arguments():
     assert "noise_shape" not in DropPath(0.5, seed=3).get_config()
 
 
-@pytest.mark.parametrize("rate", [1.0, -0.1, 1.5, "0.1", True, None])
+@for_each("rate", [1.0, -0.1, 1.5, "0.1", True, None])
 def test_wrong_rate_is_refused(rate):
     with pytest.raises(ValueError, match=rf"rate must be a number in \[0, 1\); got rate={rate!r}"):
         DropPath(rate)

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 
 from keras_vit.layers import LayerScale
 
@@ -22,7 +23,7 @@ def test_factors_start_at_init(kwargs, value, initial):
     np.testing.assert_array_equal(initial(layer)["gamma"], np.full(5, value, "float32"))
 
 
-@pytest.mark.parametrize("init", [0, -0.1, float("nan"), float("inf"), "1e-4", True, None])
+@for_each("init", [0, -0.1, float("nan"), float("inf"), "1e-4", True, None])
 def test_init_that_is_no_positive_number_is_refused(init):
     with pytest.raises(ValueError, match=f"init must be a finite number above 0; got init={init!r}"):
         LayerScale(init)

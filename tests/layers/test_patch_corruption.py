@@ -5,6 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 from keras import ops
 
 from keras_vit.layers.patch_corruption import PatchCorruption, corrupted_count, take_tokens
@@ -101,7 +102,7 @@ def test_config_and_policies():
     assert layer.mask_embedding.dtype == "float32"
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ((0.0,), r"corruption_rate must be a number in \(0, 1\]; got corruption_rate=0.0"),

@@ -5,6 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 
 from keras_vit.layers import PatchEncoder
 
@@ -32,7 +33,7 @@ def test_one_integer_means_square_patches():
     assert layer.grid_size((None, 12, 8, 3)) == (3, 2)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("shape", "message"),
     [
         (
@@ -59,7 +60,7 @@ def test_images_that_the_patches_do_not_tile_are_refused(shape, message):
         PatchEncoder(16, 8).build(shape)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ((0, 8), "patch_size must be one positive integer or a pair .* got patch_size=0"),

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import onevit
 import pytest
+from faults import for_each
 
 from keras_vit.layers import AttentionPooling, GlobalAveragePooling, TokenAndAveragePooling, TokenPooling
 
@@ -151,7 +152,7 @@ def test_map_pooling_starts_xavier_uniform(check_uniform, initial):
         assert not weights[name].any()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("make", "message"),
     [
         (lambda: TokenPooling(-1), "index must be an integer of at least 0; got index=-1"),

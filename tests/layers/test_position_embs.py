@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import onevit
 import pytest
+from faults import for_each
 from scipy import ndimage
 
 from keras_vit.layers import AddPositionEmbs
@@ -96,7 +97,7 @@ def test_grid_is_the_one_given_or_the_square_that_the_tokens_form(kwargs, tokens
     assert layer.built_grid == grid
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kwargs", "shape", "message"),
     [
         (
@@ -131,7 +132,7 @@ def test_tokens_that_are_not_such_a_grid_are_refused(kwargs, shape, message):
         AddPositionEmbs(**kwargs).build(shape)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kwargs", "message"),
     [
         (

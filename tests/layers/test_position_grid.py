@@ -5,6 +5,7 @@ import math
 import numpy as np
 import onevit
 import pytest
+from faults import for_each
 from PIL import Image
 from scipy import ndimage
 
@@ -155,7 +156,7 @@ def test_methods_differ():
             assert max(np.abs(grown - other_grown).max(), np.abs(shrunk - other_shrunk).max()) > 0.01
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "message"),
     [
         ({"table": np.zeros((1, 9, 2))}, r"1 prefix rows and 3 x 3 grid rows; got shape \(1, 9, 2\)"),
@@ -184,9 +185,7 @@ def test_wrong_arguments_are_refused(changes, message):
         resize_position_embedding(**arguments)
 
 
-@pytest.mark.parametrize(
-    ("count", "grid"), [(196, (14, 14)), (1, (1, 1)), (195, None), (0, None), (10**12, (10**6,) * 2)]
-)
+@for_each(("count", "grid"), [(196, (14, 14)), (1, (1, 1)), (195, None), (0, None), (10**12, (10**6,) * 2)])
 def test_square_grid(count, grid):
     assert square_grid(count) == grid
 

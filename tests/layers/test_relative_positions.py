@@ -5,6 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 from slow_rows import slow_after
 
 from keras_vit.layers import MultiHeadSelfAttention, TransformerBlock
@@ -105,7 +106,7 @@ def test_config_round_trip():
     assert keras.saving.deserialize_keras_object(text).get_config() == layer.get_config()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kwargs", "shape", "message"),
     [
         ({"num_heads": 0}, None, "num_heads must be an integer of at least 1; got num_heads=0"),

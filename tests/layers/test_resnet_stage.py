@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 
 from keras_vit.layers.bottleneck import BottleneckUnit, PreActivationUnit, ResNetStage
 
@@ -49,7 +50,7 @@ def test_every_argument_comes_back_in_the_config():
     assert {name: config[name] for name in ARGUMENTS} == ARGUMENTS
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "message"),
     [
         ({"order": "post"}, "order must be one of 'post_norm', 'pre_activation'; got order='post'"),

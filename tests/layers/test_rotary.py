@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import onevit
 import pytest
+from faults import for_each
 
 from keras_vit.config import RotaryConfig
 from keras_vit.layers import MultiHeadSelfAttention
@@ -95,7 +96,7 @@ def test_config_round_trips():
     assert again.rotary == rotary and again.num_registers == 4
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ({"rotary": {"kind": "axial"}}, "kind must be one of 'dinov3', 'eva02', 'pe'; got kind='axial'"),

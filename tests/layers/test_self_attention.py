@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import onevit
 import pytest
+from faults import for_each
 
 from keras_vit.config import BlockConfig, RotaryConfig
 from keras_vit.layers import MultiHeadSelfAttention
@@ -184,7 +185,7 @@ def test_kernels_start_xavier_uniform_for_each_of_query_key_and_value(check_unif
     assert not weights["qkv/bias"].any() and not weights["proj/bias"].any()
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kwargs", "message"),
     [
         ({"num_heads": 0}, "num_heads must be an integer of at least 1; got num_heads=0"),

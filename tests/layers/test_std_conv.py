@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 import scipy.signal
+from faults import for_each
 from keras import ops
 
 from keras_vit.layers.bottleneck import StdConv2D
@@ -129,7 +130,7 @@ def test_unknown_sides_have_unknown_output():
     assert StdConv2D(5, 3, 2).compute_output_shape((None, None, 9, 3)) == (None, None, 5, 5)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "message"),
     [
         ({"filters": 0}, "filters must be an integer of at least 1; got filters=0"),

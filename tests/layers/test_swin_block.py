@@ -9,6 +9,7 @@ import math
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 
 from keras_vit.layers.position_grid import resize_position_embedding
 from keras_vit.layers.swin_block import SwinBlock
@@ -168,7 +169,7 @@ def test_weights_of_another_map_load_with_the_table_resized(randomise, tmp_path)
         )
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "message"),
     [
         ({"num_heads": 0}, "num_heads must be an integer of at least 1"),

@@ -5,6 +5,7 @@ import keras
 import numpy as np
 import onevit
 import pytest
+from faults import for_each
 from slow_rows import slow_after
 
 from keras_vit.config import BlockConfig
@@ -225,7 +226,7 @@ def test_block_without_layer_scale_has_no_such_weight():
     assert not [weight.path for weight in block.weights if "layer_scale" in weight.path]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kwargs", "message"),
     [
         ({"num_heads": 0}, "num_heads must be an integer of at least 1; got num_heads=0"),
