@@ -33,7 +33,7 @@ ROWS = {
     "axial with a class token": (
         lambda files: keras_vit.create_model("AxialViT-B_32", pooling="token"),
         ValueError,
-        "attention='axial' pooling without class token 'gap' 'token'",
+        "attention='axial' patch tokens alone pooling 'gap' 'token'",
     ),
     "relative positions in the stem": (
         lambda files: keras_vit.create_model("ViT-Ti_16", position_embedding="relative"),
@@ -43,7 +43,7 @@ ROWS = {
     "distilled without class token": (
         lambda files: keras_vit.DeiT_Ti16(distilled=True, pooling="gap"),
         ValueError,
-        "distilled=True pooling='token' 'gap'",
+        "distilled=True pooling 'token' 'gap'",
     ),
     "indivisible image of Swin": (
         lambda files: keras_vit.Swin_T(image_size=(226, 224)),

@@ -111,7 +111,7 @@ FAMILIES = {
         _vit(attention="axial", pooling="gap"),
         _TOKENS,
         (
-            ({"pooling": "token"}, "attention='axial' works on the rows and columns of the patch grid"),
+            ({"pooling": "token"}, "attention='axial' needs patch tokens alone, but pooling='token' adds"),
             ({"image_size": (7, 32)}, _PATCHES),
         ),
     ),
@@ -128,7 +128,7 @@ FAMILIES = {
     "DeiT distilled": Family(
         _vit(gelu="erf", distilled=True),
         {**_TOKENS, "class_token": (4, 4, 48), "position_embs": (4, 4, 48)},
-        (({"pooling": "gap"}, "distilled=True reads the class and the distillation token"),),
+        (({"pooling": "gap"}, "distilled needs a pooling that returns the class token"),),
     ),
     "DeiT-III": Family(_vit(gelu="erf", layer_scale_init=1e-4), _TOKENS, (({"image_size": (4, 32)}, _PATCHES),)),
     "DINOv2": Family(
@@ -141,7 +141,7 @@ FAMILIES = {
             embedding=EmbeddingConfig(resize="bicubic_antialias"),
         ),
         {name: shape for name, shape in _TOKENS.items() if name != "encoder_norm"},
-        (({"head": HeadConfig(num_blocks=3)}, "at most num_layers blocks"),),
+        (({"head": HeadConfig(num_blocks=3)}, "must be at most num_layers"),),
     ),
     "DINOv3": Family(
         _vit(
@@ -179,7 +179,7 @@ FAMILIES = {
             ),
         ),
         {name: shape for name, shape in _TOKENS.items() if name != "encoder_norm"},
-        (({"token_merging": 2}, "token_merging mixes positions"),),
+        (({"token_merging": 2}, "block.rotary needs a token for each place of the patch grid"),),
     ),
     "BEiT": Family(
         _vit(
@@ -193,7 +193,7 @@ FAMILIES = {
             block=BlockConfig(key_bias=False),
         ),
         {name: shape for name, shape in _TOKENS.items() if name != "encoder_norm"},
-        (({"position_placement": "stem"}, "act inside the blocks"),),
+        (({"position_placement": "stem"}, "needs positions in the blocks"),),
     ),
     "AIMv2": Family(
         _vit(
@@ -226,12 +226,12 @@ FAMILIES = {
             embedding=EmbeddingConfig(resize="bicubic"),
         ),
         {**{name: shape for name, shape in _TOKENS.items() if name != "encoder_norm"}, "neck": (4, 4, 16)},
-        (({"num_registers": 1}, "window cuts the patch grid"),),
+        (({"num_registers": 1}, "window needs patch tokens alone"),),
     ),
     "ViT-22B": Family(
         _vit(qk_norm=True, qkv_bias=False, block=BlockConfig(order="parallel"), pooling="map"),
         _TOKENS,
-        (({"layer_scale_init": 0.1}, "layer_scale_init must be None"),),
+        (({"layer_scale_init": 0.1}, "layer_scale_init needs blocks with two branches"),),
     ),
     "post-norm": Family(
         _vit(block=BlockConfig(order="post_norm", norm="rms"), norm_position="none"),

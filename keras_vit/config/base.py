@@ -5,7 +5,7 @@ dataclasses that convert to a plain dict and back.
 """
 
 import dataclasses
-import re
+import string
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
 from functools import partial
@@ -15,16 +15,13 @@ import keras
 
 from keras_vit import checks
 from keras_vit.config.fields import About, about
+from keras_vit.config.needs import values_of
 from keras_vit.typing import Pair
 
 Check = Callable[[str, Any], Any]
 
 GELUS = ("tanh", "erf", "quick")
 REMAT = ("attention", "block")  # what the backward pass computes again
-POSITION_EMBEDDINGS = (
-    *("learned", "learned_2d", "factorized", "sincos2d", "sincos2d_mae", "relative", "relative_2d", "none"),
-)
-POSITION_PLACEMENTS = ("stem", "every", "shared")
 RESIZE_METHODS = (
     *("align_corners", "bilinear", "bilinear_antialias", "bicubic", "bicubic_antialias", "bicubic_offset"),
     *("geometric", "geometric_cubic"),  # of tables of offsets
@@ -91,17 +88,13 @@ _NAMES: dict[Check, str] = {
 }
 
 ARGUMENTS: dict[str, Check] = {name: check for check, names in _NAMES.items() for name in names.split()} | {
-    "attention": one_of(("global", "axial")),
     "dtype": _policy_name,
     "gelu": one_of(GELUS),
-    "norm_position": one_of(("before_pooling", "after_pooling", "none")),
-    "pooling": one_of(("token", "gap", "token_gap", "map", "aim", "first", "unpooled", "token_unpooled")),
-    "position_embedding": one_of(POSITION_EMBEDDINGS),
-    "position_init": one_of(("normal", "sincos2d_mae")),
-    "position_placement": one_of(POSITION_PLACEMENTS),
     "remat": _remat,
     "resize": optional(one_of(RESIZE_METHODS)),
 }
+_CHOICES = "attention norm_position pooling position_embedding position_placement block.order embedding.position_init"
+ARGUMENTS |= {name.rpartition(".")[2]: one_of(values_of(name)) for name in _CHOICES.split()}
 
 
 # type of a field that is not in the table -> its check
@@ -122,7 +115,7 @@ class Config:
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # every subclass is a dataclass
     own_checks: ClassVar[Mapping[str, Check]] = {}
-    rule_hint: ClassVar[str] = ""  # added to the error of a broken rule; {0} is the first field that the rule names
+    rule_hint: ClassVar[str] = ""  # added to the error of a broken rule; {0} is the first field that it shows
 
     def __post_init__(self):
         for one in dataclasses.fields(self):
@@ -197,20 +190,19 @@ class Config:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
-    def _check_rules(self, rules):
-        """Raise `ValueError` for the first broken rule; `rules` maps the text of each rule to whether it is broken.
+    def _refuse(self, rules):
+        """Raise `ValueError` for the first broken rule.
 
-        The error shows the values of the fields that the rule names. A quoted word in a rule is a value, not a field. A
-        field of a nested config is named with a dot, and the nested config as a whole is not shown.
+        Args:
+            rules: dict from the text of each rule to whether it is broken. Braces around the name of a field, with dots
+                for nested configs, add its value to the error.
         """
-        fields = {field.name for field in dataclasses.fields(self) if not isinstance(getattr(self, field.name), Config)}
-        fields.add("stem")
         rule = next((rule for rule, is_broken in rules.items() if is_broken), None)
         if rule is not None:
-            words = dict.fromkeys(re.findall(r"(?<!')\b\w+(?:\.\w+)*", rule))
-            named = [word for word in words if word in fields or ("." in word and hasattr(self, word.split(".")[0]))]
-            got = ", ".join(f"{name}={checks.quoted(self.field(name))}" for name in named)
-            raise ValueError(f"{rule}; got {got}{self.rule_hint.format(named[0])}")
+            names = dict.fromkeys(name for _, name, _, _ in string.Formatter().parse(rule) if name)
+            got = ", ".join(f"{name}={checks.quoted(self.field(name))}" for name in names)
+            rule = rule.replace("{", "").replace("}", "")
+            raise ValueError(f"{rule}; got {got}{self.rule_hint.format(*names)}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -245,9 +237,8 @@ class ImageConfig(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        is_broken = self.include_preprocessing and self.channels not in (1, 3)
-        rule = "include_preprocessing=True needs images of 1 or 3 channels (scale other images yourself)"
-        self._check_rules({rule: is_broken})
+        rule = "{include_preprocessing}=True needs images of 1 or 3 {channels} (scale other images yourself)"
+        self._refuse({rule: self.include_preprocessing and self.channels not in (1, 3)})
 
     @property
     def score_activation(self) -> str:

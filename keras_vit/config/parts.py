@@ -10,7 +10,6 @@ from keras_vit.config.base import ARGUMENTS, Config, one_config_of, one_of, opti
 from keras_vit.config.fields import about
 from keras_vit.typing import Pair
 
-BLOCK_ORDERS = ("pre_norm", "post_norm", "parallel")
 NORMS = ("layer", "rms")
 # kind -> base of the frequencies
 ROTARY_KINDS = {"dinov3": 100.0, "eva02": 10000.0, "pe": 10000.0}
@@ -45,8 +44,8 @@ class RotaryConfig(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        broken = self.kind == "dinov3" and self.reference_grid is not None
-        self._check_rules({"kind 'dinov3' scales every grid to [-1, 1], so reference_grid must be None": broken})
+        rule = "{kind}='dinov3' scales every grid to [-1, 1], so {reference_grid} must be None"
+        self._refuse({rule: self.kind == "dinov3" and self.reference_grid})
         if self.theta is None:
             self._set(theta=ROTARY_KINDS[self.kind])
 
@@ -120,7 +119,7 @@ class BlockConfig(Config):
         ValueError: if a value is out of range or a choice is unknown.
     """
 
-    own_checks = {"order": one_of(BLOCK_ORDERS), "norm": one_of(NORMS), "rotary": one_config_of(RotaryConfig)}
+    own_checks = {"norm": one_of(NORMS), "rotary": one_config_of(RotaryConfig)}
 
     order: str = field(default="pre_norm", metadata=about(defines=True, stated=True, usual=True))
     norm: str = field(default="layer", metadata=about(defines=True))
@@ -214,8 +213,8 @@ class DecoderConfig(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        rule = "hidden_dim must be at least 8 and divisible by 4, for the fixed positions, and by num_heads"
-        self._check_rules({rule: self.hidden_dim < 8 or self.hidden_dim % 4 or self.hidden_dim % self.num_heads})
+        rule = "{hidden_dim} must be at least 8 and divisible by 4, for the fixed positions, and by {num_heads}"
+        self._refuse({rule: self.hidden_dim < 8 or self.hidden_dim % 4 or self.hidden_dim % self.num_heads})
         if self.mlp_dim is None:
             self._set(mlp_dim=4 * self.hidden_dim)
 

@@ -84,17 +84,17 @@ class Preprocessing(Config):
         super().__post_init__()
         resized = checks.check_pair("size", self.size)
         has_other = self.crop is not None or self.pad or self.in_model
-        self._check_rules(
+        self._refuse(
             {
-                "pad=True keeps the whole image, so crop must be None": self.pad and self.crop,
-                "patch_size and max_tokens must be given together, without crop, pad and in_model": (
+                "{pad}=True keeps the whole image, so {crop} must be None": self.pad and self.crop,
+                "{patch_size} and {max_tokens} must be given together, without {crop}, {pad} and {in_model}": (
                     (self.patch_size is None) != (self.max_tokens is None) or (self.max_tokens and has_other)
                 ),
-                "crop must not exceed size": self.crop and any(np.greater(self.crop, resized)),
-                "mean and std must have one number per channel, 1 or 3": (
+                "{crop} must not exceed {size}": self.crop and any(np.greater(self.crop, resized)),
+                "{mean} and {std} must have one number per channel, 1 or 3": (
                     len(self.mean) != len(self.std) or len(self.mean) not in (1, 3)
                 ),
-                "std must be above 0, at least 1e-6": any(number < 1e-6 for number in self.std),
+                "{std} must be above 0, at least 1e-6": any(number < 1e-6 for number in self.std),
             }
         )
         if self.crop is None:

@@ -173,7 +173,7 @@ class AxialResNetConfig(_Root, ImageConfig):
         super().__post_init__()
         # The narrowest attention has twice as many channels as the root, and its keys have half of those channels.
         is_broken = (64 * self.width_factor) % self.num_heads
-        self._check_rules({"64 * width_factor must be an integer divisible by num_heads": is_broken})
+        self._refuse({"64 * {width_factor} must be an integer divisible by {num_heads}": is_broken})
 
     def stage_width(self, index: int) -> int:
         """Return the attention channels of a stage; its output has twice as many.

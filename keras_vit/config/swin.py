@@ -51,9 +51,14 @@ class SwinConfig(ImageConfig):
     def __post_init__(self):
         super().__post_init__()
         checks.check_divisible("image_size", self.image_size, "patch_size", self.patch_size)
-        rule = "depths and num_heads must have one number per stage, for at least one stage"
-        self._check_rules({rule: not self.depths or len(self.depths) != len(self.num_heads)})
-        self._check_rules({"mlp_ratio * embed_dim must be at least 1, the width of the MLPs": self.mlp_dim(0) < 1})
+        self._refuse(
+            {
+                "{depths} and {num_heads} must have one number per stage, for at least one stage": (
+                    not self.depths or len(self.depths) != len(self.num_heads)
+                ),
+                "{mlp_ratio} * {embed_dim} must be at least 1, the width of the MLPs": self.mlp_dim(0) < 1,
+            }
+        )
         for stage, heads in enumerate(self.num_heads):
             if self.stage_dim(stage) % heads:
                 raise ValueError(

@@ -49,4 +49,4 @@ class TextConfig(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        self._check_rules({"hidden_dim must be divisible by num_heads": self.hidden_dim % self.num_heads})
+        self._refuse({"{hidden_dim} must be divisible by {num_heads}": self.hidden_dim % self.num_heads})

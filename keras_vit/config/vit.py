@@ -7,15 +7,13 @@ from typing import Any, ClassVar, Self
 from keras_vit import checks
 from keras_vit.config.base import ImageConfig, count_patches, one_config_of, optional
 from keras_vit.config.fields import about
+from keras_vit.config.needs import conflicts, values_of
 from keras_vit.config.parts import BlockConfig, EmbeddingConfig, HeadConfig, WindowConfig
 from keras_vit.config.resnet import FeatureMapConfig, ResNetConfig
 from keras_vit.typing import Pair
 
-CLASS_TOKEN_POOLINGS = ("token", "token_unpooled", "token_gap")
-UNPOOLED = ("unpooled", "token_unpooled")
-
-# what blocks need to take any subset of the patches
-ANY_PATCHES = "attention 'global', position_placement 'stem', window and block.rotary None, and token_merging 0"
+CLASS_TOKEN_POOLINGS = values_of("pooling", gives="class_token")
+UNPOOLED = values_of("pooling", breaks="one_vector")
 
 PAPER_GELU = "tanh"  # vit_jax uses flax.linen.gelu, whose default is the tanh approximation
 _PATCHES = "patch_encoder/projection"
@@ -127,7 +125,31 @@ class ViTConfig(ImageConfig):
             divided = "image_size" if self.stem is None else f"the feature map of image_size {self.image_size}"
             whole = self.embedding.whole_patches
             checks.check_divisible(divided, self.feature_size, "patch_size", self.patch_size, whole)
-        self._check_rules(_rules(self))
+        has_sines = self.position_embedding.startswith("sincos2d") or self.embedding.position_init == "sincos2d_mae"
+        (height, width), (rows, columns) = self.patch_size, self.embedding.kernel_size or self.patch_size
+        self._refuse(
+            {
+                **dict.fromkeys(conflicts(self), True),
+                "{hidden_dim} must be divisible by {num_heads}": self.hidden_dim % self.num_heads,
+                "sines and cosines of {position_embedding} or {embedding.position_init} need {hidden_dim} of 8 or "
+                "more, divisible by 4": has_sines and (self.hidden_dim % 4 or self.hidden_dim < 8),
+                "{position_embedding}='learned_2d' needs an even {hidden_dim}, half of it for rows and half for "
+                "columns": self.position_embedding == "learned_2d" and self.hidden_dim % 2,
+                "{block.rotary} needs {hidden_dim} / {num_heads} divisible by 4": (
+                    self.block.rotary and self.hidden_dim // self.num_heads % 4
+                ),
+                "{head.num_blocks} must be at most {num_layers}": self.head.num_blocks > self.num_layers,
+                "{window.global_blocks} must be below {num_layers}": (
+                    self.window and max(self.window.global_blocks, default=0) >= self.num_layers
+                ),
+                "{embedding.images_per_sequence} above 1 repeats the class tokens after the positions, so "
+                "{position_placement} must be 'stem'": (
+                    (self.embedding.images_per_sequence or 1) > 1 and self.position_placement != "stem"
+                ),
+                "{embedding.kernel_size} can only be resized in one direction, so both sides of {patch_size} must be "
+                "at least as large, or both at most": (height - rows) * (width - columns) < 0,
+            }
+        )
 
     @property
     def feature_size(self) -> Pair:
@@ -173,12 +195,6 @@ class ViTConfig(ImageConfig):
         return has_other_table or self.embedding.kernel_size not in (None, self.patch_size)
 
     @property
-    def needs_all_patches(self) -> bool:
-        """Return whether the blocks use the places of all patches in the grid."""
-        is_placed = self.attention == "axial" or self.position_placement != "stem"
-        return bool(is_placed or self.window or self.token_merging or self.block.rotary)
-
-    @property
     def num_class_tokens(self) -> int:
         """Return the number of class and distillation tokens: 0, 1 or 2."""
         follows = self.pooling in CLASS_TOKEN_POOLINGS
@@ -202,115 +218,3 @@ class ViTConfig(ImageConfig):
         """
         filled = {"gelu": self.gelu or PAPER_GELU, "epsilon": self.epsilon or PAPER_EPSILON}
         return self.replace(**filled, stem=self.stem and self.stem.resolve(), **changes)
-
-
-def _rules(c):
-    """Return a dict from each rule to whether the config breaks it."""
-    is_axial = c.attention == "axial"
-    is_open = c.image_size is None or c.embedding.position_grid is not None
-    has_one_grid = c.stem is not None or is_axial or c.token_merging or c.position_embedding.startswith("relative")
-    count, stored = c.embedding.images_per_sequence, c.embedding.kernel_size or c.patch_size
-    is_relative, has_rotary = c.position_embedding in ("relative", "relative_2d"), c.block.rotary is not None
-    return {
-        "image_size=None takes images of any size, so embedding.position_grid must be given (keras_vit.resize(model, "
-        "None) sets it)": c.image_size is None and c.embedding.position_grid is None,
-        "image_size=None and embedding.position_grid compute positions in every call, so stem must be None, attention "
-        "'global', token_merging 0 and position_embedding not 'relative' or 'relative_2d'": is_open and has_one_grid,
-        "embedding.images_per_sequence takes patches of images of any size, so image_size must be None, "
-        "embedding.kernel_size, window and head.neck None, embedding.pad and include_preprocessing False, and pooling "
-        "not 'first' (keras_vit.resize(model, 'native') sets it)": count
-        and (
-            any(x is not None for x in (c.image_size, c.embedding.kernel_size, c.window, c.head.neck))
-            or (c.embedding.pad or c.include_preprocessing or c.pooling == "first")
-        ),
-        "embedding.images_per_sequence above 1 repeats the class tokens after the positions, so position_placement "
-        "must be 'stem'": (count or 1) > 1 and c.position_placement != "stem",
-        "embedding.resize 'geometric' and 'geometric_cubic' are for tables of offsets, so embedding.position_grid must "
-        "be None": c.embedding.position_grid and str(c.embedding.resize).startswith("geometric"),
-        "embedding.square_positions resizes a table in every call, so embedding.position_grid must be given, and "
-        "position_embedding must be 'learned' or 'factorized'": c.embedding.square_positions
-        and (c.embedding.position_grid is None or c.position_embedding not in ("learned", "factorized")),
-        "embedding.kernel_size can only be resized in one direction, so both sides of patch_size must be at least as "
-        "large, or both at most": (c.patch_size[0] - stored[0]) * (c.patch_size[1] - stored[1]) < 0,
-        "hidden_dim must be divisible by num_heads": c.hidden_dim % c.num_heads,
-        "pooling 'first' and 'unpooled' have no class token, so class_token must be None or False": (
-            c.class_token and c.pooling in ("first", "unpooled")
-        ),
-        "pooling 'token' and 'token_unpooled' read the class token, so class_token must be None or True": (
-            c.class_token is False and c.pooling in CLASS_TOKEN_POOLINGS
-        ),
-        "norm_position='after_pooling' needs a pooling that returns one vector, such as 'gap'": (
-            c.norm_position == "after_pooling" and c.pooling in UNPOOLED
-        ),
-        "pooling='first' reads row 0 of the patch tokens, so num_registers must be 0": (
-            c.pooling == "first" and c.num_registers
-        ),
-        "position_embedding 'sincos2d' and 'sincos2d_mae' need hidden_dim of at least 8, divisible by 4": (
-            c.position_embedding.startswith("sincos2d") and (c.hidden_dim % 4 or c.hidden_dim < 8)
-        ),
-        "position_embedding='learned_2d' needs an even hidden_dim, half of it for rows and half for columns": (
-            c.position_embedding == "learned_2d" and c.hidden_dim % 2
-        ),
-        "position_embedding='none' adds no positions, so position_placement must be 'stem', the default": (
-            c.position_embedding == "none" and c.position_placement != "stem"
-        ),
-        "position_embedding 'relative' and 'relative_2d' act inside the blocks, so position_placement must be 'every' "
-        "or 'shared'": is_relative and c.position_placement == "stem",
-        "position_embedding='relative_2d' has biases for one class token, so there must be one, and no distilled token "
-        "and num_registers of 0": (
-            c.position_embedding == "relative_2d" and (c.num_class_tokens != 1 or c.num_registers)
-        ),
-        "attention='axial' works on the rows and columns of the patch grid, so it needs a pooling without class token, "
-        "such as 'gap', and no class_token, num_registers or distilled token": is_axial and c.num_prefix_tokens,
-        "attention='axial' has no 1-D sequence, so position_embedding must not be 'relative' or 'relative_2d', and "
-        "block.rotary must be None": is_axial and (is_relative or has_rotary),
-        "block.rotary needs hidden_dim / num_heads divisible by 4": (has_rotary and c.hidden_dim // c.num_heads % 4),
-        "token_merging mixes positions and needs two norms, so block.rotary must be None, block.order 'pre_norm', "
-        "position_placement 'stem' and attention 'global'": c.token_merging
-        and (has_rotary or c.block.order != "pre_norm" or c.position_placement != "stem" or is_axial),
-        "block.order 'parallel' has one branch, so layer_scale_init must be None": (
-            c.block.order == "parallel" and c.layer_scale_init
-        ),
-        "head.num_blocks above 1 reads class tokens of several blocks, so it needs pooling='token_gap', "
-        "norm_position='before_pooling', at most num_layers blocks and token_merging=0": (
-            c.head.num_blocks > 1
-            and (
-                c.pooling != "token_gap"
-                or c.norm_position != "before_pooling"
-                or c.head.num_blocks > c.num_layers
-                or c.token_merging
-            )
-        ),
-        "scan_layers runs equal blocks as one loop, so drop_path_rate and token_merging must be 0, window None, "
-        "head.num_blocks 1, distilled False, and position_placement 'stem', or 'shared' with position_embedding "
-        "'relative' or 'relative_2d'": c.scan_layers
-        and (
-            (c.drop_path_rate or c.token_merging or c.window or c.head.num_blocks > 1 or c.distilled)
-            or not (c.position_placement == "stem" or is_relative and c.position_placement == "shared")
-        ),
-        f"embedding.patch_drop_rate removes patches in training, so the model needs an image_size, {ANY_PATCHES}, "
-        "and pooling not 'first', 'unpooled' or 'token_unpooled'": c.embedding.patch_drop_rate
-        and (is_open or c.needs_all_patches or c.head.neck or c.pooling in ("first", *UNPOOLED)),
-        "embedding.position_init 'sincos2d_mae' is for a table, so position_embedding must be 'learned', and "
-        "hidden_dim at least 8 and divisible by 4": c.embedding.position_init != "normal"
-        and (c.position_embedding != "learned" or c.hidden_dim % 4 or c.hidden_dim < 8),
-        "window cuts the patch grid, so it needs a pooling without class token, such as 'gap', no class_token, "
-        "distilled token and num_registers, attention 'global', token_merging 0, block.rotary None, and "
-        "position_embedding not 'relative' or 'relative_2d'": (
-            c.window and (c.num_prefix_tokens or is_axial or c.token_merging or has_rotary or is_relative)
-        ),
-        "window.global_blocks must be below num_layers": (
-            c.window and max(c.window.global_blocks, default=0) >= c.num_layers
-        ),
-        "head.neck makes a map of the patch tokens with norms of its own, so it needs pooling 'gap' or 'unpooled', "
-        "norm_position='none', and no class_token or num_registers": (
-            c.head.neck and (c.num_prefix_tokens or c.norm_position != "none" or c.pooling not in ("gap", "unpooled"))
-        ),
-        "distilled=True reads the class and the distillation token after the norm, so it needs pooling='token' and "
-        "norm_position='before_pooling'": (
-            c.distilled and (c.pooling != "token" or c.norm_position != "before_pooling")
-        ),
-        "distilled=True averages the logits of two linear heads, so head.normalize must be False, and head.projection, "
-        "classifier_activation and representation_size must be None": c.distilled
-        and (c.classifier_activation or c.representation_size or c.head.projection or c.head.normalize),
-    }

@@ -12,7 +12,7 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.config import DecoderConfig
 from keras_vit.config.base import ARGUMENTS
-from keras_vit.config.vit import ANY_PATCHES
+from keras_vit.config.needs import Choice, conflicts
 from keras_vit.layers import AddPositionEmbs, TransformerBlock
 from keras_vit.layers.base import NORM_LAYERS, Layer
 from keras_vit.layers.patch_corruption import PatchPrediction
@@ -24,6 +24,9 @@ from keras_vit.models.masked_images import GREY, MaskedImages, Reconstruction, c
 from keras_vit.models.vit import VisionTransformer
 
 _VARIANCE_EPSILON = 1e-6  # added to the variance of a patch; published with the code
+
+# the encoder runs on the visible patches alone, and the decoder predicts the pixels of the others
+_USE = Choice("", "a MaskedAutoencoder", needs=("pixels",), breaks=("whole_grid",))
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -88,8 +91,7 @@ class MaskedAutoencoder(MaskedImages):
         checked: DecoderConfig = ARGUMENTS["decoder"]("decoder", decoder)
         if checks.check_flag("norm_pixels", norm_pixels) and math.prod(patch_shape) == 1:
             raise ValueError("norm_pixels=True needs patches of more than one value; got patches of 1 pixel")
-        rule = f"an encoder must run on the visible patches alone, so it needs {ANY_PATCHES}, and stem None"
-        config._check_rules({rule: config.needs_all_patches or config.stem is not None})
+        config._refuse(dict.fromkeys(conflicts(config, _USE), True))
         prefix, common = config.num_prefix_tokens, {"dtype": config.dtype}
         names = [layer.name for layer in encoder.layers]
         last = next(name for name in ("pre_norm", "dropout", "position_embs") if name in names)

@@ -137,7 +137,7 @@ class Recipe(Config):
 
     def __post_init__(self):
         super().__post_init__()
-        self._check_rules(rules(self))
+        self._refuse(rules(self))
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with the named fields changed.

@@ -24,44 +24,44 @@ EXCLUSIVE = (("epochs", "steps"), ("warmup_steps", "warmup_fraction", "warmup_ep
 
 
 def rules(r):
-    """Return a dict from rules to whether a recipe breaks them, the argument of `Config._check_rules`."""
+    """Return a dict from rules to whether a recipe breaks them, the argument of `Config._refuse`."""
     warmups = [name for name in EXCLUSIVE[1] if getattr(r, name)]
     is_unlabelled, is_cropped = r.loss in SELF_SUPERVISED, r.loss == CROPPED
     return {
-        "exactly one of epochs and steps must be given": (r.epochs is None) == (r.steps is None),
-        "at most one of warmup_steps, warmup_fraction and warmup_epochs may be given": len(warmups) > 1,
-        "warmup_steps must be below steps": r.steps is not None and r.warmup_steps >= r.steps,
-        "warmup_epochs must be below epochs": r.epochs is not None and r.warmup_epochs >= r.epochs,
-        "warmup_epochs requires a recipe with epochs": r.epochs is None and r.warmup_epochs,
-        "warmup_learning_rate requires a warm-up": r.warmup_learning_rate and not warmups,
-        "warmup_learning_rate must not exceed learning_rate": r.warmup_learning_rate > r.learning_rate,
-        "final_learning_rate must not exceed learning_rate": r.final_learning_rate > r.learning_rate,
-        "final_learning_rate requires schedule 'cosine' or 'linear'": (
+        "exactly one of {epochs} and {steps} must be given": (r.epochs is None) == (r.steps is None),
+        "at most one of {warmup_steps}, {warmup_fraction} and {warmup_epochs} may be given": len(warmups) > 1,
+        "{warmup_steps} must be below {steps}": r.steps is not None and r.warmup_steps >= r.steps,
+        "{warmup_epochs} must be below {epochs}": r.epochs is not None and r.warmup_epochs >= r.epochs,
+        "{warmup_epochs} requires a recipe with {epochs}": r.epochs is None and r.warmup_epochs,
+        "{warmup_learning_rate} requires a warm-up": r.warmup_learning_rate and not warmups,
+        "{warmup_learning_rate} must not exceed {learning_rate}": r.warmup_learning_rate > r.learning_rate,
+        "{final_learning_rate} must not exceed {learning_rate}": r.final_learning_rate > r.learning_rate,
+        "{final_learning_rate} requires {schedule} 'cosine' or 'linear'": (
             r.final_learning_rate and r.schedule not in ("cosine", "linear")
         ),
-        "decay_at must be given with schedule 'step', and only with it": bool(r.decay_at) != (r.schedule == "step"),
-        "decay_factor requires schedule 'step'": r.decay_factor is not None and r.schedule != "step",
-        "momentum requires optimizer 'sgd'": r.momentum is not None and r.optimizer != "sgd",
-        "head_bias requires loss 'sigmoid', because it does not change a softmax": (
+        "{decay_at} must be given with {schedule} 'step', and only with it": bool(r.decay_at) != (r.schedule == "step"),
+        "{decay_factor} requires {schedule} 'step'": r.decay_factor is not None and r.schedule != "step",
+        "{momentum} requires {optimizer} 'sgd'": r.momentum is not None and r.optimizer != "sgd",
+        "{head_bias} requires {loss} 'sigmoid', because it does not change a softmax": (
             r.head_bias is not None and r.loss != "sigmoid"
         ),
-        "beta_2 requires optimizer 'adamw'": r.beta_2 is not None and r.optimizer != "adamw",
-        f"loss {r.loss!r} uses no labels, so label_smoothing must be 0 and mix empty": (
+        "{beta_2} requires {optimizer} 'adamw'": r.beta_2 is not None and r.optimizer != "adamw",
+        f"{{loss}} {r.loss!r} uses no labels, so {{label_smoothing}} must be 0 and {{mix}} empty": (
             is_unlabelled and (r.label_smoothing or r.mix)
         ),
-        f"loss {r.loss!r} needs standardised images, so input_dtype must be 'float32'": (
+        f"{{loss}} {r.loss!r} needs standardised images, so {{input_dtype}} must be 'float32'": (
             is_unlabelled and r.input_dtype != "float32"
         ),
-        "pretraining requires a loss that uses no labels": r.pretraining is not None and not is_unlabelled,
-        "crops requires loss 'self_distillation'": r.crops is not None and not is_cropped,
-        "augment must be empty and repeats 1 with loss 'self_distillation' (crops may have augment)": (
+        "{pretraining} requires a {loss} that uses no labels": r.pretraining is not None and not is_unlabelled,
+        "{crops} requires {loss} 'self_distillation'": r.crops is not None and not is_cropped,
+        "{augment} must be empty and {repeats} 1 with {loss} 'self_distillation' ({crops} may have {augment})": (
             is_cropped and (r.augment or r.repeats > 1)
         ),
-        "final_weight_decay requires weight_decay": r.final_weight_decay is not None and not r.weight_decay,
-        "at most one of clip_norm and clip_weight_norm may be given": r.clip_norm and r.clip_weight_norm,
-        "microbatches must divide batch_size": r.batch_size % r.microbatches,
-        "repeats must not exceed batch_size": r.repeats > r.batch_size,
-        "steps_per_execution must divide steps": r.steps is not None and r.steps % r.steps_per_execution,
+        "{final_weight_decay} requires {weight_decay}": r.final_weight_decay is not None and not r.weight_decay,
+        "at most one of {clip_norm} and {clip_weight_norm} may be given": r.clip_norm and r.clip_weight_norm,
+        "{microbatches} must divide {batch_size}": r.batch_size % r.microbatches,
+        "{repeats} must not exceed {batch_size}": r.repeats > r.batch_size,
+        "{steps_per_execution} must divide {steps}": r.steps is not None and r.steps % r.steps_per_execution,
     }
 
 

@@ -220,9 +220,12 @@ def test_constructors_and_load_take_none(make_model, run, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"attention": "axial", "pooling": "gap"}, "attention 'global'"),
-        ({"token_merging": 2}, "token_merging 0"),
-        ({"position_embedding": "relative", "position_placement": "every"}, "not 'relative'"),
+        ({"attention": "axial", "pooling": "gap"}, r"\(use attention='global'\)"),
+        ({"token_merging": 2}, "token_merging needs images of one size"),
+        (
+            {"position_embedding": "relative", "position_placement": "every"},
+            "position_embedding='relative' needs images of one size",
+        ),
     ],
 )
 def test_blocks_that_need_one_grid_refuse(make_model, changes, message):
@@ -239,12 +242,12 @@ def test_what_needs_one_size_refuses(make_model):
 
 @pytest.mark.parametrize("method", ["geometric", "geometric_cubic"])
 def test_methods_for_offsets_are_refused(make_model, method):
-    with pytest.raises(ValueError, match=f"are for tables of offsets.*got embedding.resize='{method}'"):
+    with pytest.raises(ValueError, match=f"is for tables of offsets.*embedding.resize='{method}'"):
         keras_vit.resize(make_model(), None, method=method)
 
 
 def test_other_architectures_refuse():
     with pytest.raises(ValueError, match="image_size None and 'native' and pad=True need a VisionTransformer"):
         keras_vit.Swin_T(image_size=None)
-    with pytest.raises(ValueError, match="embedding.position_grid must be given"):
+    with pytest.raises(ValueError, match="needs a grid for its table of positions"):
         keras_vit.ViTConfig(name="x", image_size=None, patch_size=4, hidden_dim=8, num_layers=1, num_heads=1, mlp_dim=8)

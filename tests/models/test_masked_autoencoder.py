@@ -232,13 +232,17 @@ def test_gives_its_encoder_back(build, images, run):
     ("changes", "arguments", "message"),
     [
         ({"channels": 4}, {}, "encoder must take images of 1 or 3 channels; got 4"),
-        ({"attention": "axial", "pooling": "gap"}, {}, "attention 'global', .* and stem None; got attention='axial'"),
-        ({"position_placement": "every"}, {}, "visible patches alone, .* position_placement='every'"),
+        (
+            {"attention": "axial", "pooling": "gap"},
+            {},
+            r"a MaskedAutoencoder takes patches away \(use attention='global'\); got attention='axial'",
+        ),
+        ({"position_placement": "every"}, {}, "takes patches away .*; got position_placement='every'"),
         ({"block": {"rotary": {"kind": "dinov3"}}}, {}, r"block.rotary=RotaryConfig\(kind='dinov3'"),
         (
             {"window": {"size": 2}, "pooling": "gap"},
             {},
-            "window and block.rotary None, and token_merging 0, and stem None; got",
+            r"\(use window=None\); got window=WindowConfig\(size=2",
         ),
         ({"token_merging": 1}, {}, "token_merging=1"),
         ({"image_size": (16, 7)}, {}, r"image_size of encoder must be divisible by its patch_size; got .*\(16, 7\)"),

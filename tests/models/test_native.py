@@ -144,7 +144,7 @@ def test_contradicting_coordinates_are_refused(native_model, coordinates, messag
         ({"image_size": "native", "images_per_sequence": 0}, "images_per_sequence must be an integer of at least 1"),
         ({"image_size": None, "max_tokens": 9}, "need image_size='native'; got images_per_sequence=1, max_tokens=9"),
         ({"image_size": "native", "max_tokens": 0}, "max_tokens must be an integer of at least 1"),
-        ({"image_size": "native", "pad": True}, "embedding.pad and include_preprocessing False"),
+        ({"image_size": "native", "pad": True}, "embedding.pad needs whole images as input"),
     ],
 )
 def test_arguments_are_checked(make_model, arguments, message):

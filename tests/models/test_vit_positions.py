@@ -9,9 +9,9 @@ import pytest
 from faults import for_each
 
 import keras_vit
-from keras_vit.config.base import POSITION_EMBEDDINGS, POSITION_PLACEMENTS
+from keras_vit.config.needs import values_of
 
-COMBINATIONS = list(itertools.product(POSITION_EMBEDDINGS, POSITION_PLACEMENTS))
+COMBINATIONS = list(itertools.product(values_of("position_embedding"), values_of("position_placement")))
 ILLEGAL = [("relative", "stem"), ("relative_2d", "stem"), ("none", "every"), ("none", "shared")]
 LEGAL = [pair for pair in COMBINATIONS if pair not in ILLEGAL]
 
