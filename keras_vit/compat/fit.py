@@ -70,7 +70,7 @@ class DistributedFit(_OwnFit):
                 raises it if the loss cannot be computed in parts: if the losses of several outputs have different
                 reductions, if outputs are masked, or, with microbatches, if the loss is a sum and layers add losses.
         """
-        check_installed(self._replicas)
+        check_installed(self._replicas, self, *self.layers)
         checks.check_integer("microbatches", microbatches)
         if microbatches > 1 and not self._can_split:
             raise ValueError(
@@ -155,6 +155,7 @@ class DistributedFit(_OwnFit):
         return super().predict(**self._checked("predict", args, kwargs))
 
     def _symbolic_build(self, iterator=None, data_batch=None):
+        check_installed(self._replicas, iterator, self.optimizer)
         super()._symbolic_build(iterator=iterator, data_batch=data_batch)
         if iterator is not None and self._steps_done is not None:
             _skip(self, iterator, self._steps_done)

@@ -65,10 +65,10 @@ def initialise(variables, values=None):
     for variable in variables:
         read = (values or {}).get(id(variable))
         if can_defer:
-            if read is not None:
-                variable._initializer = _constant(read)
+            if read is not None and hasattr(variable, "_initializer"):
+                variable._initializer, read = _constant(read), None
             variable._deferred_initialize()
-        elif read is not None:
+        if read is not None:
             variable.assign(read())
 
 
@@ -85,7 +85,7 @@ def aligned_zeros(shape, dtype):
 
 
 def _can_defer():
-    return private_names.has("get_global_attribute", "_initializer", "_deferred_initialize")
+    return private_names.has("get_global_attribute", "_deferred_initialize")
 
 
 def _pending():

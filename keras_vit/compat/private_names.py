@@ -4,9 +4,7 @@
 a name that is needed for `speed`, that optimisation is off; for the other names, `compile` raises an error.
 """
 
-import dis
 import importlib
-import inspect
 import typing
 
 import keras
@@ -19,8 +17,8 @@ class PrivateName(typing.NamedTuple):
 
     Attributes:
         name: an attribute or method, or an object of a private module.
-        holder: path of the class or module that has it; after `tensorflow:` or `jax:`, for this backend only. Empty if
-            it is optional.
+        holder: path of the class or module that has it; after `tensorflow:` or `jax:`, for this backend only. With
+            `()` at its end, only objects of the class have it. Empty if it is optional or exists only during training.
         needed: `speed`: for an optimisation that is off without the name; `always`: for every training; `replicas`: for
             training on several replicas of tf.distribute.
         why: what it is used for.
@@ -39,42 +37,40 @@ class PrivateName(typing.NamedTuple):
 TABLE = tuple(PrivateName(**{"holder": "", **row}) for row in read_table("compat/private_names.tsv"))
 
 
-def check_installed(replicas: int) -> None:
+def check_installed(replicas: int, *owners: typing.Any) -> None:
     """Raise an error if a private name that training needs is missing.
 
     Args:
         replicas: number of replicas of tf.distribute.
+        *owners: objects that training uses, which must have the names that only objects have.
 
     Raises:
         ImportError: if a name is missing; the error states the first such name and the version of Keras.
     """
     for row in TABLE:
-        if (row.needed == "always" or (row.needed == "replicas" and replicas > 1)) and not exists(row):
+        if (row.needed == "always" or (row.needed == "replicas" and replicas > 1)) and not exists(row, *owners):
             raise ImportError(
                 f"keras_vit needs {row.name} of {row.holder.split(':')[-1]} for {row.why}; Keras {keras.__version__} "
                 "does not have it (install a version of Keras that keras_vit was tested with)"
             )
 
 
-def exists(row: PrivateName) -> bool:
-    """Return whether a private name exists in the installed packages, is optional or is for another backend."""
+def exists(row: PrivateName, *owners: typing.Any) -> bool:
+    """Return whether a private name exists in the installed packages, is optional or is for another backend.
+
+    A name that only objects have must exist in each of the `owners` that is such an object.
+    """
     backend, _, path = row.holder.rpartition(":")
     if not path or backend not in ("", keras.backend.backend()):
         return True
-    holder = find(path)
-    if inspect.ismodule(holder) or holder is None:
-        return find(f"{path}.{row.name}") is not None
-    methods = (inspect.unwrap(method) for kind in holder.__mro__ for method in vars(kind).values())
-    codes = (method.__code__ for method in methods if inspect.isfunction(method))
-    return hasattr(holder, row.name) or any(row.name in code.co_names and _sets(code, row.name) for code in codes)
-
-
-def _sets(code, name):
-    return any(step.opname == "STORE_ATTR" and step.argval == name for step in dis.get_instructions(code))
+    if path.endswith("()"):
+        kind = find(path.removesuffix("()"))
+        return kind is not None and all(hasattr(owner, row.name) for owner in owners if isinstance(owner, kind))
+    return find(f"{path}.{row.name}") is not None
 
 
 def has(*names: str) -> bool:
-    """Return whether all these private names exist."""
+    """Return whether all these private names of classes and modules exist."""
     return all(exists(row) for row in TABLE if row.name in names)
 
 

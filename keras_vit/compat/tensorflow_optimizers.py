@@ -38,7 +38,7 @@ def fuse_updates(optimizer):
     """
     for inner in inner_optimizers(optimizer):
         fuse_updates(inner)
-    is_known = private_names.has("_distributed_tf_update_step", "_momentums", "_velocities")
+    is_known = private_names.has("_distributed_tf_update_step")
     if type(optimizer) in _UPDATES and is_known and not getattr(optimizer, "amsgrad", False):
         _replace(optimizer, _FUSED)
 
@@ -100,7 +100,8 @@ class _Update:
         if decay is not None and self.optimizer._use_weight_decay(variable):
             variable.assign_sub(variable * decay, read_value=False)
         is_dense = isinstance(gradient, tf.Tensor) and gradient.shape.is_compatible_with(variable.shape)
-        if is_dense and variable.dtype == tf.float32:
+        has_slots = all(hasattr(self.optimizer, name) for name in self._slots)
+        if is_dense and has_slots and variable.dtype == tf.float32:
             self._fused(tf.raw_ops, index, variable, tf.cast(gradient, tf.float32), rate)
         else:
             self._stock.update_step(self.optimizer, gradient, variable, rate)
@@ -117,7 +118,7 @@ class _Update:
 
 
 class _Adam(_Update):
-    _stock = keras.optimizers.Adam
+    _stock, _slots = keras.optimizers.Adam, ("_momentums", "_velocities")
 
     def __init__(self, optimizer, learning_rate, dtype):
         super().__init__(optimizer, learning_rate, dtype)
@@ -133,7 +134,7 @@ class _Adam(_Update):
 
 
 class _SGD(_Update):
-    _stock = keras.optimizers.SGD
+    _stock, _slots = keras.optimizers.SGD, ("momentums",)
 
     def __init__(self, optimizer, learning_rate, dtype):
         super().__init__(optimizer, learning_rate, dtype)
