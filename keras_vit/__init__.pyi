@@ -1,6 +1,7 @@
-"""Public names of `keras_vit` for type checkers, including generated constructors and names imported on first use."""
+"""Public names of `keras_vit` for type checkers; docs/generate/stub.py writes this file."""
 
 from collections.abc import Sequence
+from os import PathLike
 from typing import Protocol
 
 from keras_vit import analysis as analysis
@@ -54,7 +55,6 @@ from keras_vit.models import resize as resize
 from keras_vit.serving import export as export
 from keras_vit.training import train as train
 from keras_vit.training.distribution import distribution as distribution
-from keras_vit.typing import PathLike, Size
 from keras_vit.zeroshot import TextEncoder as TextEncoder
 from keras_vit.zeroshot import zero_shot as zero_shot
 from keras_vit.zoo import create_model as create_model
@@ -64,15 +64,15 @@ from keras_vit.zoo import load as load
 
 __version__: str
 
-class _ViT(Protocol):
+class _ViT_Ti16(Protocol):
     def __call__(
         self,
         *,
-        weights: PathLike | None = None,
+        weights: str | PathLike[str] | None = None,
         preprocessing: Preprocessing | None = None,
         labels: Sequence[str] | None = None,
         name: str | None = None,
-        image_size: Size | None = 224,
+        image_size: int | tuple[int, int] | list[int] | None = 224,
         classes: int = 1000,
         include_top: bool = True,
         classifier_activation: str | None = None,
@@ -99,17 +99,17 @@ class _ViT(Protocol):
         token_merging: int = 0,
         distilled: bool = False,
     ) -> VisionTransformer:
-        """Build a Vision Transformer; see `help(keras_vit.ViT_B16)`."""
+        """Build the model; see `help(keras_vit.ViT_Ti16)`."""
 
-class _AxialViT(Protocol):
+class _AxialViT_B16(Protocol):
     def __call__(
         self,
         *,
-        weights: PathLike | None = None,
+        weights: str | PathLike[str] | None = None,
         preprocessing: Preprocessing | None = None,
         labels: Sequence[str] | None = None,
         name: str | None = None,
-        image_size: Size | None = 224,
+        image_size: int | tuple[int, int] | list[int] | None = 224,
         classes: int = 1000,
         include_top: bool = True,
         classifier_activation: str | None = None,
@@ -136,17 +136,17 @@ class _AxialViT(Protocol):
         token_merging: int = 0,
         distilled: bool = False,
     ) -> VisionTransformer:
-        """Build a Vision Transformer with axial attention; see `help(keras_vit.AxialViT_B16)`."""
+        """Build the model; see `help(keras_vit.AxialViT_B16)`."""
 
-class _AxialResNet(Protocol):
+class _AxialResNet_50(Protocol):
     def __call__(
         self,
         *,
-        weights: PathLike | None = None,
+        weights: str | PathLike[str] | None = None,
         preprocessing: Preprocessing | None = None,
         labels: Sequence[str] | None = None,
         name: str | None = None,
-        image_size: Size | None = 224,
+        image_size: int | tuple[int, int] | list[int] | None = 224,
         classes: int = 1000,
         include_top: bool = True,
         classifier_activation: str | None = None,
@@ -157,24 +157,24 @@ class _AxialResNet(Protocol):
         num_heads: int = 8,
         epsilon: float = 1e-05,
     ) -> AxialResNet:
-        """Build an AxialResNet; see `help(keras_vit.AxialResNet_50)`."""
+        """Build the model; see `help(keras_vit.AxialResNet_50)`."""
 
-class _Swin(Protocol):
+class _Swin_T(Protocol):
     def __call__(
         self,
         *,
-        weights: PathLike | None = None,
+        weights: str | PathLike[str] | None = None,
         preprocessing: Preprocessing | None = None,
         labels: Sequence[str] | None = None,
         name: str | None = None,
-        image_size: Size | None = 224,
+        image_size: int | tuple[int, int] | list[int] | None = 224,
         classes: int = 1000,
         include_top: bool = True,
         classifier_activation: str | None = None,
         channels: int = 3,
         dtype: str | None = None,
         include_preprocessing: bool = False,
-        patch_size: Size = (4, 4),
+        patch_size: int | tuple[int, int] | list[int] = (4, 4),
         window_size: int = 7,
         mlp_ratio: float = 4.0,
         qkv_bias: bool = True,
@@ -183,17 +183,17 @@ class _Swin(Protocol):
         gelu: str = "erf",
         epsilon: float = 1e-05,
     ) -> SwinTransformer:
-        """Build a Swin Transformer; see `help(keras_vit.Swin_T)`."""
+        """Build the model; see `help(keras_vit.Swin_T)`."""
 
-class _BiT(Protocol):
+class _BiT_R50x1(Protocol):
     def __call__(
         self,
         *,
-        weights: PathLike | None = None,
+        weights: str | PathLike[str] | None = None,
         preprocessing: Preprocessing | None = None,
         labels: Sequence[str] | None = None,
         name: str | None = None,
-        image_size: Size | None = 224,
+        image_size: int | tuple[int, int] | list[int] | None = 224,
         classes: int = 1000,
         include_top: bool = True,
         classifier_activation: str | None = None,
@@ -204,18 +204,17 @@ class _BiT(Protocol):
         std_epsilon: float = 1e-10,
         max_pool_padding: str = "zeros",
     ) -> BiTResNet:
-        """Build a BiT ResNet; see `help(keras_vit.BiT_R50x1)`."""
+        """Build the model; see `help(keras_vit.BiT_R50x1)`."""
 
-class _Published(Protocol):
-    # the defaults depend on the model
+class _DINO_S16(Protocol):
     def __call__(
         self,
         *,
-        weights: PathLike | None = ...,
+        weights: str | PathLike[str] | None = ...,
         preprocessing: Preprocessing | None = ...,
         labels: Sequence[str] | None = ...,
         name: str | None = ...,
-        image_size: Size | None = ...,
+        image_size: int | tuple[int, int] | list[int] | None = ...,
         classes: int = ...,
         include_top: bool = ...,
         classifier_activation: str | None = ...,
@@ -237,156 +236,156 @@ class _Published(Protocol):
         scan_layers: bool = ...,
         token_merging: int = ...,
     ) -> VisionTransformer:
-        """Build a Vision Transformer of a published family; see `help(keras_vit.DINOv2_B14)`."""
+        """Build the model; see `help(keras_vit.DINO_S16)`."""
 
-ViT_Ti16: _ViT
-ViT_S16: _ViT
-ViT_S32: _ViT
-ViT_B8: _ViT
-ViT_B16: _ViT
-ViT_B32: _ViT
-ViT_L16: _ViT
-ViT_L32: _ViT
-ViT_H14: _ViT
-ViT_g14: _ViT
-ViT_G14: _ViT
-R_ViT_Ti16: _ViT
-R26_ViT_S32: _ViT
-R26_ViT_B32: _ViT
-R50_ViT_B16: _ViT
-R50_ViT_B32: _ViT
-R50_ViT_L16: _ViT
-R50_ViT_L32: _ViT
-AxialViT_B16: _AxialViT
-AxialViT_B32: _AxialViT
-AxialResNet_50: _AxialResNet
-DeiT_Ti16: _ViT
-DeiT_S16: _ViT
-DeiT_B16: _ViT
-Swin_T: _Swin
-Swin_S: _Swin
-Swin_B: _Swin
-Swin_L: _Swin
-BiT_R50x1: _BiT
-BiT_R50x3: _BiT
-BiT_R101x1: _BiT
-BiT_R101x3: _BiT
-BiT_R152x2: _BiT
-BiT_R152x4: _BiT
-DINO_S16: _Published
-DINO_S8: _Published
-DINO_B16: _Published
-DINO_B8: _Published
-DINOv2_S14: _Published
-DINOv2_B14: _Published
-DINOv2_L14: _Published
-DINOv2_g14: _Published
-DINOv2_S14_reg4: _Published
-DINOv2_B14_reg4: _Published
-DINOv2_L14_reg4: _Published
-DINOv2_g14_reg4: _Published
-DINOv3_S16: _Published
-DINOv3_Splus16: _Published
-DINOv3_B16: _Published
-DINOv3_L16: _Published
-DINOv3_Hplus16: _Published
-DINOv3_7B16: _Published
-SigLIP_B16: _Published
-SigLIP_L16: _Published
-SigLIP_So400m14: _Published
-SigLIP_So400m16: _Published
-SigLIP2_B16: _Published
-SigLIP2_B32: _Published
-SigLIP2_L16: _Published
-SigLIP2_So400m14: _Published
-SigLIP2_So400m16: _Published
-SigLIP2_g16: _Published
-SigLIP2_B16_NaFlex: _Published
-SigLIP2_So400m16_NaFlex: _Published
-FlexiViT_S: _Published
-FlexiViT_B: _Published
-FlexiViT_L: _Published
-NaFlexViT_B16_gap: _Published
-NaFlexViT_B16_par_gap: _Published
-NaFlexViT_B16_parfac_gap: _Published
-CLIP_B32: _Published
-CLIP_B16: _Published
-CLIP_L14: _Published
-OpenCLIP_B32: _Published
-OpenCLIP_B16: _Published
-OpenCLIP_B16_plus: _Published
-OpenCLIP_L14: _Published
-OpenCLIP_H14: _Published
-OpenCLIP_g14: _Published
-OpenCLIP_bigG14: _Published
-MetaCLIP_B32: _Published
-MetaCLIP_B16: _Published
-MetaCLIP_L14: _Published
-MetaCLIP_H14: _Published
-DFN_B16: _Published
-DFN_L14: _Published
-DFN_H14: _Published
-CLIPA_L14: _Published
-CLIPA_H14: _Published
-CLIPA_bigG14: _Published
-EVA_g14: _Published
-EVA02_Ti14: _Published
-EVA02_S14: _Published
-EVA02_B14: _Published
-EVA02_L14: _Published
-EVA02_CLIP_B16: _Published
-EVA02_CLIP_L14: _Published
-EVA02_CLIP_E14: _Published
-MAE_B16: _Published
-MAE_L16: _Published
-MAE_H14: _Published
-BEiT_B16: _Published
-BEiT_L16: _Published
-BEiTv2_B16: _Published
-BEiTv2_L16: _Published
-DeiT3_S16: _Published
-DeiT3_M16: _Published
-DeiT3_B16: _Published
-DeiT3_L16: _Published
-DeiT3_H14: _Published
-AIMv2_L14: _Published
-AIMv2_H14: _Published
-AIMv2_1B14: _Published
-AIMv2_3B14: _Published
-PE_core_T16: _Published
-PE_core_S16: _Published
-PE_core_B16: _Published
-PE_core_L14: _Published
-PE_core_G14: _Published
-PE_lang_L14: _Published
-PE_lang_G14: _Published
-PE_spatial_T16: _Published
-PE_spatial_S16: _Published
-PE_spatial_B16: _Published
-PE_spatial_L14: _Published
-PE_spatial_G14: _Published
-TIPS_S14: _Published
-TIPS_B14: _Published
-TIPS_L14: _Published
-TIPS_So400m14: _Published
-TIPS_g14: _Published
-TIPSv2_B14: _Published
-TIPSv2_L14: _Published
-TIPSv2_So400m14: _Published
-TIPSv2_g14: _Published
-IJEPA_H14: _Published
-IJEPA_H16: _Published
-IJEPA_g16: _Published
-SAM_B16: _Published
-SAM_L16: _Published
-SAM_H16: _Published
-ViT_wee16_reg1: _Published
-ViT_little16_reg1: _Published
-ViT_little16_reg4: _Published
-ViT_medium16_reg1: _Published
-ViT_medium16_reg4: _Published
-ViT_mediumd16_reg4: _Published
-ViT_betwixt16_reg1: _Published
-ViT_betwixt16_reg4: _Published
-ViT_so150m16_reg4: _Published
-ViT_22B14: _Published
+ViT_Ti16: _ViT_Ti16
+ViT_S16: _ViT_Ti16
+ViT_S32: _ViT_Ti16
+ViT_B8: _ViT_Ti16
+ViT_B16: _ViT_Ti16
+ViT_B32: _ViT_Ti16
+ViT_L16: _ViT_Ti16
+ViT_L32: _ViT_Ti16
+ViT_H14: _ViT_Ti16
+ViT_g14: _ViT_Ti16
+ViT_G14: _ViT_Ti16
+R_ViT_Ti16: _ViT_Ti16
+R26_ViT_S32: _ViT_Ti16
+R26_ViT_B32: _ViT_Ti16
+R50_ViT_B16: _ViT_Ti16
+R50_ViT_B32: _ViT_Ti16
+R50_ViT_L16: _ViT_Ti16
+R50_ViT_L32: _ViT_Ti16
+AxialViT_B16: _AxialViT_B16
+AxialViT_B32: _AxialViT_B16
+AxialResNet_50: _AxialResNet_50
+DeiT_Ti16: _ViT_Ti16
+DeiT_S16: _ViT_Ti16
+DeiT_B16: _ViT_Ti16
+Swin_T: _Swin_T
+Swin_S: _Swin_T
+Swin_B: _Swin_T
+Swin_L: _Swin_T
+BiT_R50x1: _BiT_R50x1
+BiT_R50x3: _BiT_R50x1
+BiT_R101x1: _BiT_R50x1
+BiT_R101x3: _BiT_R50x1
+BiT_R152x2: _BiT_R50x1
+BiT_R152x4: _BiT_R50x1
+DINO_S16: _DINO_S16
+DINO_S8: _DINO_S16
+DINO_B16: _DINO_S16
+DINO_B8: _DINO_S16
+DINOv2_S14: _DINO_S16
+DINOv2_B14: _DINO_S16
+DINOv2_L14: _DINO_S16
+DINOv2_g14: _DINO_S16
+DINOv2_S14_reg4: _DINO_S16
+DINOv2_B14_reg4: _DINO_S16
+DINOv2_L14_reg4: _DINO_S16
+DINOv2_g14_reg4: _DINO_S16
+DINOv3_S16: _DINO_S16
+DINOv3_Splus16: _DINO_S16
+DINOv3_B16: _DINO_S16
+DINOv3_L16: _DINO_S16
+DINOv3_Hplus16: _DINO_S16
+DINOv3_7B16: _DINO_S16
+SigLIP_B16: _DINO_S16
+SigLIP_L16: _DINO_S16
+SigLIP_So400m14: _DINO_S16
+SigLIP_So400m16: _DINO_S16
+SigLIP2_B16: _DINO_S16
+SigLIP2_B32: _DINO_S16
+SigLIP2_L16: _DINO_S16
+SigLIP2_So400m14: _DINO_S16
+SigLIP2_So400m16: _DINO_S16
+SigLIP2_g16: _DINO_S16
+SigLIP2_B16_NaFlex: _DINO_S16
+SigLIP2_So400m16_NaFlex: _DINO_S16
+FlexiViT_S: _DINO_S16
+FlexiViT_B: _DINO_S16
+FlexiViT_L: _DINO_S16
+NaFlexViT_B16_gap: _DINO_S16
+NaFlexViT_B16_par_gap: _DINO_S16
+NaFlexViT_B16_parfac_gap: _DINO_S16
+CLIP_B32: _DINO_S16
+CLIP_B16: _DINO_S16
+CLIP_L14: _DINO_S16
+OpenCLIP_B32: _DINO_S16
+OpenCLIP_B16: _DINO_S16
+OpenCLIP_B16_plus: _DINO_S16
+OpenCLIP_L14: _DINO_S16
+OpenCLIP_H14: _DINO_S16
+OpenCLIP_g14: _DINO_S16
+OpenCLIP_bigG14: _DINO_S16
+MetaCLIP_B32: _DINO_S16
+MetaCLIP_B16: _DINO_S16
+MetaCLIP_L14: _DINO_S16
+MetaCLIP_H14: _DINO_S16
+DFN_B16: _DINO_S16
+DFN_L14: _DINO_S16
+DFN_H14: _DINO_S16
+CLIPA_L14: _DINO_S16
+CLIPA_H14: _DINO_S16
+CLIPA_bigG14: _DINO_S16
+EVA_g14: _DINO_S16
+EVA02_Ti14: _DINO_S16
+EVA02_S14: _DINO_S16
+EVA02_B14: _DINO_S16
+EVA02_L14: _DINO_S16
+EVA02_CLIP_B16: _DINO_S16
+EVA02_CLIP_L14: _DINO_S16
+EVA02_CLIP_E14: _DINO_S16
+MAE_B16: _DINO_S16
+MAE_L16: _DINO_S16
+MAE_H14: _DINO_S16
+BEiT_B16: _DINO_S16
+BEiT_L16: _DINO_S16
+BEiTv2_B16: _DINO_S16
+BEiTv2_L16: _DINO_S16
+DeiT3_S16: _DINO_S16
+DeiT3_M16: _DINO_S16
+DeiT3_B16: _DINO_S16
+DeiT3_L16: _DINO_S16
+DeiT3_H14: _DINO_S16
+AIMv2_L14: _DINO_S16
+AIMv2_H14: _DINO_S16
+AIMv2_1B14: _DINO_S16
+AIMv2_3B14: _DINO_S16
+PE_core_T16: _DINO_S16
+PE_core_S16: _DINO_S16
+PE_core_B16: _DINO_S16
+PE_core_L14: _DINO_S16
+PE_core_G14: _DINO_S16
+PE_lang_L14: _DINO_S16
+PE_lang_G14: _DINO_S16
+PE_spatial_T16: _DINO_S16
+PE_spatial_S16: _DINO_S16
+PE_spatial_B16: _DINO_S16
+PE_spatial_L14: _DINO_S16
+PE_spatial_G14: _DINO_S16
+TIPS_S14: _DINO_S16
+TIPS_B14: _DINO_S16
+TIPS_L14: _DINO_S16
+TIPS_So400m14: _DINO_S16
+TIPS_g14: _DINO_S16
+TIPSv2_B14: _DINO_S16
+TIPSv2_L14: _DINO_S16
+TIPSv2_So400m14: _DINO_S16
+TIPSv2_g14: _DINO_S16
+IJEPA_H14: _DINO_S16
+IJEPA_H16: _DINO_S16
+IJEPA_g16: _DINO_S16
+SAM_B16: _DINO_S16
+SAM_L16: _DINO_S16
+SAM_H16: _DINO_S16
+ViT_wee16_reg1: _DINO_S16
+ViT_little16_reg1: _DINO_S16
+ViT_little16_reg4: _DINO_S16
+ViT_medium16_reg1: _DINO_S16
+ViT_medium16_reg4: _DINO_S16
+ViT_mediumd16_reg4: _DINO_S16
+ViT_betwixt16_reg1: _DINO_S16
+ViT_betwixt16_reg4: _DINO_S16
+ViT_so150m16_reg4: _DINO_S16
+ViT_22B14: _DINO_S16

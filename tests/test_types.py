@@ -32,7 +32,7 @@ def test_surface_is_found():
     names = {public.name for public in SURFACE}
     assert {
         "keras_vit.zoo.ViT_B16",
-        "keras_vit.models.base.ImageModel.labels",
+        "keras_vit.models.encoder.Encoder.labels",
         "keras_vit.layers.transformer_block.MlpBlock.__init__",
         "keras_vit.config.base.Config.replace",
         "keras_vit.training.recipe.Recipe.compile",
@@ -65,6 +65,11 @@ def test_package_says_that_it_is_typed():
 def stub():
     """Everything in the stub, which runs like any other source."""
     return runpy.run_path(str(STUB))
+
+
+def test_stub_is_what_its_generator_writes():
+    generated = runpy.run_path(str(REPOSITORY / "docs" / "generate" / "stub.py"))["text"]()
+    assert STUB.read_text(encoding="utf-8") == generated, "run python docs/generate/stub.py"
 
 
 def test_stub_has_every_public_name(stub):
