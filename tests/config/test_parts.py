@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+from faults import for_each
 
 from keras_vit import ViTConfig
 from keras_vit.config import BlockConfig, DecoderConfig, EmbeddingConfig, HeadConfig, RotaryConfig, WindowConfig
@@ -63,7 +64,7 @@ FLAG = "must be True or False"
 INTEGER = "must be an integer of at least 1"
 
 
-@pytest.mark.parametrize("config_class", EVERYTHING)
+@for_each("config_class", EVERYTHING)
 def test_round_trip_through_dict_and_json(config_class):
     config = config_class(**EVERYTHING[config_class])
     assert config_class.from_dict(config.to_dict()) == config
@@ -71,14 +72,14 @@ def test_round_trip_through_dict_and_json(config_class):
     assert set(config.to_dict()) == {field.name for field in dataclasses.fields(config_class)}
 
 
-@pytest.mark.parametrize("config_class", EVERYTHING)
+@for_each("config_class", EVERYTHING)
 def test_the_examples_change_every_default(config_class):
     values = EVERYTHING[config_class]
     for field in dataclasses.fields(config_class):
         assert values[field.name] != field.default, field.name
 
 
-@pytest.mark.parametrize("config_class", EVERYTHING)
+@for_each("config_class", EVERYTHING)
 def test_configs_are_frozen_and_hashable(config_class):
     config = config_class(**EVERYTHING[config_class])
     name = dataclasses.fields(config_class)[0].name
@@ -93,7 +94,7 @@ def test_theta_follows_the_kind(kind, theta):
     assert RotaryConfig(kind=kind, theta=7).theta == 7.0
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("config_class", "changes", "message"),
     [
         (RotaryConfig, {"kind": "axial"}, "kind must be one of 'dinov3', 'eva02', 'pe'; got kind='axial'"),
@@ -212,7 +213,7 @@ class TestInsideAViTConfig:
         config = ViTConfig(**TINY, **self.PARTS).resolve()
         assert {name: getattr(config, name) for name in self.PARTS} == self.PARTS
 
-    @pytest.mark.parametrize(
+    @for_each(
         "changes",
         [
             {"position_embedding": "relative_2d", "position_placement": "shared"},
@@ -223,13 +224,12 @@ class TestInsideAViTConfig:
             {"num_layers": 4, "pooling": "token_gap", "head": HeadConfig(num_blocks=4)},
             {"pooling": "aim", "num_registers": 2},
         ],
-        ids=str,
     )
     def test_consistent_ones_are_accepted(self, changes):
         config = ViTConfig(**{**TINY, **changes})
         assert {name: getattr(config, name) for name in changes} == changes
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("changes", "rows"),
         [
             ({}, 1),
@@ -238,7 +238,6 @@ class TestInsideAViTConfig:
             ({"pooling": "gap", "num_registers": 4}, 0),
             ({"pooling": "token_gap", "num_registers": 4}, 1),
         ],
-        ids=str,
     )
     def test_rows_of_class_tokens_in_the_position_table(self, changes, rows):
         assert ViTConfig(**{**TINY, **changes}).num_position_rows == rows

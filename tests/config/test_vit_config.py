@@ -6,6 +6,7 @@ import json
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 
 from keras_vit import ResNetConfig, ViTConfig
 from keras_vit.config import BlockConfig, EmbeddingConfig, FeatureMapConfig, HeadConfig, WindowConfig
@@ -174,7 +175,7 @@ CONTRADICTIONS = [
 ALL_REFUSED = REFUSED + CONTRADICTIONS
 
 
-@pytest.mark.parametrize(("changes", "pieces"), ALL_REFUSED, ids=[str(changes) for changes, _ in ALL_REFUSED])
+@for_each(("changes", "pieces"), ALL_REFUSED)
 def test_wrong_values_and_contradictions_are_refused(changes, pieces):
     with pytest.raises(ValueError) as caught:
         ViTConfig(**{**TINY, **changes})
@@ -182,7 +183,7 @@ def test_wrong_values_and_contradictions_are_refused(changes, pieces):
         assert piece in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "changes",
     [
         {"pooling": "gap", "class_token": True},
@@ -193,7 +194,6 @@ def test_wrong_values_and_contradictions_are_refused(changes, pieces):
         {"pooling": "unpooled", "num_registers": 3},
         {"position_embedding": "sincos2d", "hidden_dim": 8, "num_heads": 2},
     ],
-    ids=str,
 )
 def test_unusual_but_consistent_arguments_are_accepted(changes):
     config = ViTConfig(**{**TINY, **changes})
@@ -227,7 +227,7 @@ def test_dtype_is_the_name_of_a_policy_or_the_policy():
     assert ViTConfig(**TINY, dtype=policy) == ViTConfig(**TINY, dtype="mixed_bfloat16")
 
 
-@pytest.mark.parametrize("values", [TINY, EVERYTHING, AXIAL, DISTILLED, WINDOWED, SCANNED, OWN_STEM])
+@for_each("values", [TINY, EVERYTHING, AXIAL, DISTILLED, WINDOWED, SCANNED, OWN_STEM])
 def test_round_trip_through_dict_and_json(values):
     config = ViTConfig(**values)
     assert ViTConfig.from_dict(config.to_dict()) == config
@@ -273,7 +273,7 @@ def test_resolve_states_the_papers_gelu_and_epsilon_only_where_they_are_open():
     assert kept.resolve() == kept
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "grid", "class_tokens", "prefix"),
     [
         ({}, (4, 4), 1, 1),
@@ -286,7 +286,6 @@ def test_resolve_states_the_papers_gelu_and_epsilon_only_where_they_are_open():
         ({"pooling": "unpooled", "num_registers": 2}, (4, 4), 0, 2),
         ({"pooling": "token_unpooled"}, (4, 4), 1, 1),
     ],
-    ids=str,
 )
 def test_tokens_follow_the_config(changes, grid, class_tokens, prefix):
     config = ViTConfig(**{**TINY, **changes})

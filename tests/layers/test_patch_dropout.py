@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 from keras import ops
 from slow_rows import slow_after
 
@@ -71,7 +72,7 @@ def test_models_train_with_fewer_tokens_and_answer_with_all(changes):
     assert keras_vit.clone(model).config == model.config
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "message"),
     [
         ({"pooling": "unpooled"}, "got pooling='unpooled', embedding.patch_drop_rate=0.5"),
