@@ -88,7 +88,7 @@ def _accuracy(options):
 
     weights = options.real_data / "weights" / "ViT-Ti_16-imagenet2012-224.npz"
     source = keras_vit.data.from_directory(options.real_data / "imagenet200")
-    every = quietly(keras_vit.ViT_Ti16, weights=weights, image_size=None)
+    every = quietly(keras_vit.ViT_Ti16, weights=weights, image_size="any")
     rows = []
     for size in options.choose((160, 224, 288, 384)):
         tokens, square = (size // 16) ** 2, every.preprocessing.at(size)

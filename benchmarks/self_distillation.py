@@ -48,7 +48,7 @@ def run(arguments, data, seed):
         position_embedding="sincos2d",
         **SIZES,
     )
-    student = keras_vit.resize(masked_patches.build(config, seed), None)
+    student = keras_vit.resize(masked_patches.build(config, seed), "any")
     model = keras_vit.SelfDistillation(student, **HEAD, **TEACHER)
     parts = [masked_patches.source(data, part) for part in ("train", "test")]
     before = keras_vit.evaluation.knn(model.teacher, *parts).top1[20]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from os import PathLike
-from typing import Protocol
+from typing import Literal, Protocol
 
 from keras_vit import analysis as analysis
 from keras_vit import checkpoints as checkpoints
@@ -72,7 +72,7 @@ class _ViT_Ti16(Protocol):
         preprocessing: Preprocessing | None = None,
         labels: Sequence[str] | None = None,
         name: str | None = None,
-        image_size: int | tuple[int, int] | list[int] | None = 224,
+        image_size: int | tuple[int, int] | list[int] | Literal["any", "native"] = 224,
         classes: int = 1000,
         include_top: bool = True,
         classifier_activation: str | None = None,
@@ -109,7 +109,7 @@ class _AxialViT_B16(Protocol):
         preprocessing: Preprocessing | None = None,
         labels: Sequence[str] | None = None,
         name: str | None = None,
-        image_size: int | tuple[int, int] | list[int] | None = 224,
+        image_size: int | tuple[int, int] | list[int] | Literal["any", "native"] = 224,
         classes: int = 1000,
         include_top: bool = True,
         classifier_activation: str | None = None,
@@ -146,7 +146,7 @@ class _AxialResNet_50(Protocol):
         preprocessing: Preprocessing | None = None,
         labels: Sequence[str] | None = None,
         name: str | None = None,
-        image_size: int | tuple[int, int] | list[int] | None = 224,
+        image_size: int | tuple[int, int] | list[int] | Literal["any", "native"] = 224,
         classes: int = 1000,
         include_top: bool = True,
         classifier_activation: str | None = None,
@@ -167,7 +167,7 @@ class _Swin_T(Protocol):
         preprocessing: Preprocessing | None = None,
         labels: Sequence[str] | None = None,
         name: str | None = None,
-        image_size: int | tuple[int, int] | list[int] | None = 224,
+        image_size: int | tuple[int, int] | list[int] | Literal["any", "native"] = 224,
         classes: int = 1000,
         include_top: bool = True,
         classifier_activation: str | None = None,
@@ -193,7 +193,7 @@ class _BiT_R50x1(Protocol):
         preprocessing: Preprocessing | None = None,
         labels: Sequence[str] | None = None,
         name: str | None = None,
-        image_size: int | tuple[int, int] | list[int] | None = 224,
+        image_size: int | tuple[int, int] | list[int] | Literal["any", "native"] = 224,
         classes: int = 1000,
         include_top: bool = True,
         classifier_activation: str | None = None,
@@ -214,7 +214,7 @@ class _DINO_S16(Protocol):
         preprocessing: Preprocessing | None = ...,
         labels: Sequence[str] | None = ...,
         name: str | None = ...,
-        image_size: int | tuple[int, int] | list[int] | None = ...,
+        image_size: int | tuple[int, int] | list[int] | Literal["any", "native"] = ...,
         classes: int = ...,
         include_top: bool = ...,
         classifier_activation: str | None = ...,

@@ -321,7 +321,7 @@ def suited(config, *protocols):
     """
     known = (p for p in protocols if p is not None and config.channels in (1, p.channels))
     known = (p.grey() if config.channels == 1 else p for p in known)
-    return next((p.at(config.image_size) if config.image_size else p for p in known), None)
+    return next((p.at(config.image_size) if config.fixed_size else p for p in known), None)
 
 
 def _nested(flat):

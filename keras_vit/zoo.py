@@ -8,7 +8,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from keras_vit import checks
 from keras_vit.checkpoints.architecture import shown_fields
@@ -32,7 +32,7 @@ from keras_vit.models.derived import or_for_any_size
 from keras_vit.typing import Pair, PathLike, Size
 from keras_vit.variants import DESIGN, FAMILIES, VARIANTS
 
-_SIZES = ("auto", "file")
+_SIZES = ("auto", "file", "any", "native")
 _WIDTHS = ("hidden_dim", "mlp_dim", "embed_dim")  # fields of an architecture that appear as sizes of its weight arrays
 
 
@@ -93,7 +93,7 @@ def create_model(
     preprocessing: Preprocessing | None = None,
     labels: Sequence[str] | None = None,
     name: str | None = None,
-    image_size: Size | Literal["auto", "file"] | None = "auto",
+    image_size: Size | Literal["auto", "file", "any", "native"] = "auto",
     pretrained: bool = False,
     **arguments: Any,
 ) -> ImageModel:
@@ -112,7 +112,7 @@ def create_model(
         name: name of the Keras model.
         image_size: (height, width) of the input in pixels, or one integer; position embeddings are resized to it.
             `auto` is the size that the variant, or the name of timm or the hub, is used at, mostly 224; `file` is that
-            of the position table of the weights. None takes images of any size, see `resize`.
+            of the position table of the weights. `any` takes images of any size, and `native` patches, see `resize`.
         pretrained: True loads the weights that a name of timm or the hub stands for; for our names, the first of
             `list_weights`.
         **arguments: other fields of the variant's config, such as `classes` and `include_top`. Fields that you do not
@@ -169,7 +169,7 @@ def load(
     source: PathLike,
     *,
     variant: str | None = None,
-    image_size: Size | Literal["auto", "file"] | None = "auto",
+    image_size: Size | Literal["auto", "file", "any", "native"] = "auto",
     resize: str = "auto",
     preprocessing: Preprocessing | None = None,
     labels: Sequence[str] | None = None,
@@ -188,8 +188,8 @@ def load(
             `"facebook/dinov2-base"` or `"vit_base_patch14_dinov2.lvd142m"`.
         variant: name of a variant, one of `list_models()`, or of a family, such as `"openclip"`, if several fit.
         image_size: (height, width) in pixels or one integer; `file` is the size of the position table. `auto` is the
-            same; for the name of a published model, it is the size of that model. None takes images of any size, see
-            `resize`.
+            same; for the name of a published model, it is the size of that model. `any` takes images of any size, and
+            `native` patches, see `resize`.
         resize: method of resizing position tables, see `load_weights`.
         preprocessing: `Preprocessing` of the images; None uses that of the file, or of the variant.
         labels: class names; None uses those of the file.
@@ -214,7 +214,7 @@ def load(
         arguments = {**foreign.arguments, **arguments}
         image_size = foreign.image_size if image_size == "auto" else image_size
     if isinstance(image_size, str) and checks.check_choice("image_size", image_size, _SIZES):
-        image_size = None  # the file's own
+        image_size = cast(Any, None)  # the file's own
     if isinstance(source, str) and not (os.path.exists(source) or source.startswith(PREFIX) or "." in source):
         raise FileNotFoundError(
             "source must be a file, a folder, hf://org/repo or a name of timm or of the Hugging Face hub "
@@ -291,7 +291,7 @@ def _fitting_variants(description, image_size):
 def _mismatch(error, variant, arguments, config, description):
     """Return the error for a file that does not fit the model; the message names the variants that it fits, if any."""
     try:
-        fitting = _fitting_variants(description, config.image_size)
+        fitting = _fitting_variants(description, config.fixed_size)
     except ValueError:
         return error
     if variant in fitting and (arguments or len(fitting) == 1):
@@ -321,7 +321,7 @@ def _signature(variant):
     """Return a constructor's signature: the arguments of `create_model` and the config fields with a default."""
     row = VARIANTS[variant]
     parameters = list(inspect.signature(create_model).parameters.values())[1:-2]
-    own_default = {"default": row.image_size, "annotation": Size | None}
+    own_default = {"default": row.image_size, "annotation": Size | Literal["any", "native"]}
     parameters = [p.replace(**own_default) if p.name == "image_size" else p for p in parameters]
     keyword = inspect.Parameter.KEYWORD_ONLY
     for field in dataclasses.fields(row.config_class):

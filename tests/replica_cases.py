@@ -203,7 +203,7 @@ def self_distillation():
 
     def run():
         keras.utils.set_random_seed(3)
-        model = keras_vit.SelfDistillation(keras_vit.resize(tiny_vit(), None), 16, hidden_dim=8, bottleneck_dim=8)
+        model = keras_vit.SelfDistillation(keras_vit.resize(tiny_vit(), "any"), 16, hidden_dim=8, bottleneck_dim=8)
         model.compile(sgd(clipnorm=0.1), epochs=2, steps_per_epoch=5)
         history = model.fit(
             tf.data.Dataset.from_tensor_slices((crops, np.zeros(27))).batch(6), epochs=2, verbose=0

@@ -35,12 +35,12 @@ BASES = {
     "MAE": _vit(gelu="erf", include_top=False, embedding={"position_init": "sincos2d_mae"}),
     "FlexiViT": _vit(image_size=48, patch_size=12, embedding=_FLEXI),
     "NaFlexViT": _vit(
-        image_size=None, pooling="gap", num_registers=2, norm_position="after_pooling", layer_scale_init=0.1,
+        image_size="any", pooling="gap", num_registers=2, norm_position="after_pooling", layer_scale_init=0.1,
         gelu="erf", embedding=_NAFLEX,
     ),
-    "SigLIP 2 NaFlex": _vit(image_size=None, pooling="map", include_top=False, embedding=_SIGLIP2),
+    "SigLIP 2 NaFlex": _vit(image_size="any", pooling="map", include_top=False, embedding=_SIGLIP2),
     "AIMv2 native": _vit(
-        image_size=None, pooling="aim", include_top=False, qkv_bias=False, epsilon=1e-5,
+        image_size="any", pooling="aim", include_top=False, qkv_bias=False, epsilon=1e-5,
         position_embedding="sincos2d_mae", embedding={"patch_norm": True, "position_grid": 4},
         block={"norm": "rms", "gated": True, "bias": False},
     ),
@@ -155,7 +155,7 @@ def model_of(config, seed):
     """Return a model of random weights, with labels and preprocessing of its own where it has RGB images."""
     model = filled(lambda: build_model(config), seed, 0.02, 0.3)
     if seed % 2 and config.channels == 3 and config.field("embedding.images_per_sequence") is None:
-        size = config.image_size or config.usual_size
+        size = config.fixed_size or config.usual_size
         model.preprocessing = PROCESSED.at(size)
         if config.include_top:
             model.labels = [f"class {index}" for index in range(config.classes)]
@@ -231,7 +231,7 @@ def fields(config):
 
 
 def logits(model):
-    size = model.config.image_size or (24, 40)
+    size = model.config.fixed_size or (24, 40)
     images = np.random.default_rng(0).normal(size=(2, *size, model.config.channels)).astype("float32")
     return [keras.ops.convert_to_numpy(output) for output in model.call_heads(images)]
 

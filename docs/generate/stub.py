@@ -5,8 +5,11 @@ They come from keras_vit/__init__.py and from the signatures of the constructors
 
 import ast
 import inspect
+import itertools
+import operator
 import pathlib
 import re
+import typing
 
 import keras_vit
 from keras_vit import zoo
@@ -49,7 +52,10 @@ def text():
         constructors.append(f"{constructor}: {name}")
         standard |= {place for parameter in signature.parameters.values() for place in _places(parameter.annotation)}
     return _TEXT.format(
-        standard="\n".join(f"from {module} import {name}" for module, name in sorted(standard)),
+        standard="\n".join(
+            f"from {module} import {', '.join(name for _, name in names)}"
+            for module, names in itertools.groupby(sorted(standard), operator.itemgetter(0))
+        ),
         imports="\n".join(_imports()),
         protocols="\n\n".join(
             _PROTOCOL.format(name=name, parameters=parameters, result=result, constructor=name[1:])
@@ -82,12 +88,20 @@ def _parameter(parameter, has_family):
 
 
 def _name(annotation):
-    return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", inspect.formatannotation(annotation)).replace("'", '"')
+    return re.sub(r"\b(?:\w+\.)+(\w+)", r"\1", _whole_name(annotation)).replace("'", '"')
+
+
+def _whole_name(annotation):
+    """Return an annotation with the modules of its types; alternatives are joined by |."""
+    if typing.get_origin(annotation) is typing.Union:
+        return " | ".join(map(_whole_name, typing.get_args(annotation)))
+    is_literal = typing.get_origin(annotation) is typing.Literal
+    return repr(annotation) if is_literal else inspect.formatannotation(annotation)
 
 
 def _places(annotation):
     """Return (module, name) of the types of other packages in an annotation."""
-    found = re.findall(r"\b((?:\w+\.)*\w+)\.(\w+)", inspect.formatannotation(annotation))
+    found = re.findall(r"\b((?:\w+\.)*\w+)\.(\w+)", _whole_name(annotation))
     return {(module, name) for module, name in found if not module.startswith("keras_vit")}
 
 

@@ -199,7 +199,7 @@ def attention_graph(model, layers=None):
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"model must be a keras model; got {type(model).__name__}")
-    if isinstance(model, ImageModel) and model.config.image_size is None:
+    if isinstance(model, ImageModel) and model.config.fixed_size is None:
         raise ValueError("model must take images of one size; this one takes any (keras_vit.resize(model, image_size))")
     inputs, found = _find(model, layers)
     return keras.Model(inputs, [tensor for _, tensor in found]), [block for block, _ in found]

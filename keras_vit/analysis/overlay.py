@@ -100,7 +100,7 @@ def seen_images(model: ImageModel, images: npt.ArrayLike) -> np.ndarray:
     config, images = model.config, np.asarray(images)
     sides = images.shape[1:3]
     if hasattr(config, "covered_size"):
-        sides = config.replace(image_size=config.image_size or sides).covered_size
+        sides = config.replace(image_size=config.fixed_size or sides).covered_size
     missing = [(0, max(side - had, 0)) for side, had in zip(sides, images.shape[1:3], strict=True)]
     return model.preprocessing.to_images(np.pad(images, [(0, 0), *missing, (0, 0)])[:, : sides[0], : sides[1]])
 

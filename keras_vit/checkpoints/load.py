@@ -67,7 +67,7 @@ def load_weights(
     checks.check_choice("resize", resize, RESIZE_CHOICES)
     if lora_layers(model):
         raise ValueError(f"model must have no LoRA for load_weights (load before add_lora); {model.name} has")
-    checkpoint = open_checkpoint(fetch(locate(source, model.config.name, model.config.image_size)))
+    checkpoint = open_checkpoint(fetch(locate(source, model.config.name, model.config.fixed_size)))
     description = describe(checkpoint, model.config.family, layout)
     plan = make_plan(model, description, resize, head)
     check_all(description.checkpoint.entries[name] for name in plan.report.used)
@@ -101,7 +101,7 @@ def note_on(plan, model):
         return
     if stated is not None and model.preprocessing.channels in (1, stated.channels):
         stated = stated.grey() if model.preprocessing.channels == 1 else stated
-        fixed = stated.at(model.config.image_size or stated.image_size)
+        fixed = stated.at(model.config.fixed_size or stated.image_size)
         model.preprocessing = fixed.native(model.config.patch_size, stated.max_tokens or 256) if is_native else fixed
     elif plan.description.layout in _SEVERAL_PROTOCOLS:
         model.assume_preprocessing()

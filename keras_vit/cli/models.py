@@ -25,7 +25,7 @@ def open_model(args):
     model = build_model(args, needs_weights=True)
     if given(args, _IMAGES):
         is_assumed = model.preprocessing_source == "assumed" and None in (args.mean, args.std)
-        model.preprocessing = change_preprocessing(model.preprocessing, model.config.image_size, args)
+        model.preprocessing = change_preprocessing(model.preprocessing, model.preprocessing.image_size, args)
         if is_assumed:  # mean and std are still assumed
             model.assume_preprocessing()
     return model
@@ -104,7 +104,7 @@ def _open_saved(path, changes):
         return model
     config, description = model.config.replace(**changes), model.get_config()
     description["config"] = config.to_dict()
-    description["preprocessing"] = model.preprocessing.at(config.image_size).to_dict()
+    description["preprocessing"] = model.preprocessing.at(config.fixed_size or model.preprocessing.image_size).to_dict()
     if config.classes != model.config.classes:
         description["labels"] = None
     changed = type(model).from_config(description)

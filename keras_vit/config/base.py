@@ -142,6 +142,10 @@ class Config:
         Raises:
             ValueError: if a key is not a field or a value is invalid.
         """
+        return cls._of_dict(values)
+
+    @classmethod
+    def _of_dict(cls, values):
         known = [field.name for field in dataclasses.fields(cls)]
         for key in values:
             if key not in known:
@@ -163,7 +167,7 @@ class Config:
         values = self.to_dict()
         for name, value in changes.items():
             values = with_field(values, name, _plain(value))
-        return type(self).from_dict(values)
+        return self._of_dict(values)
 
     def field(self, name: str) -> Any:
         """Return the value of a field, None if there is no such field.
@@ -239,6 +243,11 @@ class ImageConfig(Config):
         super().__post_init__()
         rule = "{include_preprocessing}=True needs images of 1 or 3 {channels} (scale other images yourself)"
         self._refuse({rule: self.include_preprocessing and self.channels not in (1, 3)})
+
+    @property
+    def fixed_size(self) -> Pair | None:
+        """Return the image size; None if it is `"any"`."""
+        return None if self.image_size == "any" else self.image_size
 
     @property
     def score_activation(self) -> str:

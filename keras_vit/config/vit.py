@@ -1,11 +1,12 @@
 """ViTConfig: the architecture of a Vision Transformer: plain, hybrid, axial or distilled."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import field
 from typing import Any, ClassVar, Self
 
 from keras_vit import checks
-from keras_vit.config.base import ImageConfig, count_patches, one_config_of, optional
+from keras_vit.config.base import ImageConfig, count_patches, one_config_of
 from keras_vit.config.fields import about
 from keras_vit.config.needs import conflicts, values_of
 from keras_vit.config.parts import BlockConfig, EmbeddingConfig, HeadConfig, WindowConfig
@@ -20,11 +21,17 @@ _PATCHES = "patch_encoder/projection"
 PAPER_EPSILON = 1e-6  # vit_jax uses the default of flax.linen.LayerNorm; the default of Keras is 1e-3
 
 
+def _size_or_any(name, value):
+    if value is None:
+        raise ValueError(f"{name} must not be None: {name}='any' takes images of any size")
+    return value if value == "any" else checks.check_pair(name, value)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ViTConfig(ImageConfig):
     """Describe a Vision Transformer (arXiv 2010.11929, section 3.1 and Table 1).
 
-    With `image_size=None`, a model takes images of any size, the same for all images of a batch, or, with
+    With `image_size="any"`, a model takes images of any size, the same for all images of a batch, or, with
     `embedding.images_per_sequence`, sequences of patches of images in their own aspect ratios.
 
     Args:
@@ -83,7 +90,7 @@ class ViTConfig(ImageConfig):
     """
 
     family: ClassVar[str] = "vit"
-    own_checks = {"image_size": optional(checks.check_pair), "stem": one_config_of(ResNetConfig, FeatureMapConfig)}
+    own_checks = {"image_size": _size_or_any, "stem": one_config_of(ResNetConfig, FeatureMapConfig)}
 
     patch_size: Pair = field(metadata=about(defines=True, shown=f"{_PATCHES}/kernel", axis=slice(2)))
     hidden_dim: int = field(metadata=about(defines=True, shown=f"{_PATCHES}/kernel", axis=-1))
@@ -119,9 +126,24 @@ class ViTConfig(ImageConfig):
     block: BlockConfig = BlockConfig()
     head: HeadConfig = HeadConfig()
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the config that a dict from `to_dict` describes.
+
+        Older files state None for images of any size.
+
+        Args:
+            values: dict from field names to values; fields with a default may be absent.
+
+        Raises:
+            ValueError: if a key is not a field or a value is invalid.
+        """
+        is_older = values.get("image_size", "") is None
+        return super().from_dict({**values, "image_size": "any"} if is_older else values)
+
     def __post_init__(self):
         super().__post_init__()
-        if self.image_size is not None and not self.embedding.pad:
+        if self.fixed_size is not None and not self.embedding.pad:
             divided = "image_size" if self.stem is None else f"the feature map of image_size {self.image_size}"
             whole = self.embedding.whole_patches
             checks.check_divisible(divided, self.feature_size, "patch_size", self.patch_size, whole)
@@ -154,12 +176,12 @@ class ViTConfig(ImageConfig):
     @property
     def feature_size(self) -> Pair:
         """Return the (rows, columns) to cut into patches; None for images of any size."""
-        return self.image_size if self.stem is None else self.stem.feature_size(self.image_size)
+        return self.fixed_size if self.stem is None else self.stem.feature_size(self.image_size)
 
     @property
     def grid_size(self) -> Pair:
         """Return the (rows, columns) of the patch grid; None for images of any size."""
-        if self.image_size is None:
+        if self.fixed_size is None:
             return None
         return count_patches(self.feature_size, self.patch_size, self.embedding.pad)
 
@@ -169,7 +191,7 @@ class ViTConfig(ImageConfig):
 
         They are at most those of the image, or, with `embedding.pad`, at least; None for images of any size.
         """
-        if self.image_size is None:
+        if self.fixed_size is None:
             return None
         sides = zip(self.image_size, self.grid_size, self.patch_size, self.feature_size, strict=True)
         return tuple(side * count * step // cells for side, count, step, cells in sides)
@@ -182,8 +204,8 @@ class ViTConfig(ImageConfig):
     @property
     def usual_size(self) -> tuple[int, int]:
         """Return the image size, or that of the position table's grid."""
-        if self.image_size is not None:
-            return self.image_size
+        if self.fixed_size is not None:
+            return self.fixed_size
         return tuple(side * step for side, step in zip(self.table_grid, self.patch_size, strict=True))
 
     @property
@@ -191,7 +213,7 @@ class ViTConfig(ImageConfig):
         """Return whether the stored kernel or position table is resized in calls.
 
         It then has another size than the patches or the grid."""
-        has_other_table = self.image_size is not None and self.table_grid != self.grid_size
+        has_other_table = self.fixed_size is not None and self.table_grid != self.grid_size
         return has_other_table or self.embedding.kernel_size not in (None, self.patch_size)
 
     @property

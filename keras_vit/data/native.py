@@ -159,7 +159,7 @@ def flexible_patches(
 
     The patches of this size are resized to those of the kernel. The kernel gives the same tokens for them as a kernel
     resized to the drawn size gives for the original patches (`keras_vit.layers.patch_encoder.patch_resizing`). Train
-    `keras_vit.resize(model.with_patch_size(kernel_size), None)` on them.
+    `keras_vit.resize(model.with_patch_size(kernel_size), 'any')` on them.
 
     Args:
         dataset: batches of (images (batch, height, width, channels), labels), such as those of `train_pipeline`.

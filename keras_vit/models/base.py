@@ -137,7 +137,7 @@ class ImageModel(Encoder, Model):
 
     @staticmethod
     def _make_inputs(config):
-        return keras.Input((*(config.image_size or (None, None)), config.channels), name="images")
+        return keras.Input((*(config.fixed_size or (None, None)), config.channels), name="images")
 
     def _start(self, config):
         """Return the config with its defaults filled in, the input, and the images that the first layer gets.

@@ -23,6 +23,7 @@ from keras_vit.models.encoders import preprocessing_of
 from keras_vit.models.layer_states import layer_states
 from keras_vit.typing import Size
 
+_OPEN = ("any", "native")  # image sizes that a model does not fix
 DTYPES = ("uint8", "float32")  # of pixels
 
 BuildT = TypeVar("BuildT", bound=Callable[..., ImageModel])
@@ -30,7 +31,7 @@ BuildT = TypeVar("BuildT", bound=Callable[..., ImageModel])
 
 def resize(
     model: ModelT,
-    image_size: Size | Literal["native"] | None,
+    image_size: Size | Literal["any", "native"],
     method: str = "auto",
     pad: bool = False,
     images_per_sequence: int = 1,
@@ -42,14 +43,14 @@ def resize(
     happens in every call, with the same results. A model of `with_patch_size` resizes its patch kernel in every call;
     with `native`, the copy has the resized kernel. On TensorFlow, one graph serves all sizes; on JAX, each is compiled.
 
-    With None, all images of a batch have the same size. With `native`, each image has its own aspect ratio (NaFlex,
+    With `any`, all images of a batch have the same size. With `native`, each image has its own aspect ratio (NaFlex,
     arXiv 2502.14786, section 2.4.2; NaViT, arXiv 2307.06304): the model takes a dict of `patches` (batch, patches,
     patch height * patch width * channels) and `coordinates`, which `data.native_batch` and `data.native_pipeline` make;
     `predict` and `evaluate` do it themselves.
 
     Args:
         model: a model of this package, such as `VisionTransformer`.
-        image_size: (height, width) in pixels or one integer; None takes images of any size, and `native` sequences of
+        image_size: (height, width) in pixels or one integer; `any` takes images of any size, and `native` sequences of
             patches. Both need a `VisionTransformer` without a stem. `native` allows no attention in windows.
         method: resize method, see `resize_position_embedding`, which the copy keeps; `auto` is the one that the model
             keeps, or else that of the authors.
@@ -65,20 +66,20 @@ def resize(
     """
     checks.check_choice("method", method, ("auto", *RESIZE_METHODS))
     if isinstance(image_size, str):
-        checks.check_choice("image_size", image_size, ("native",))
+        checks.check_choice("image_size", image_size, _OPEN)
     config, is_native = check_model(model).config, image_size == "native"
-    is_open = is_native or image_size is None
+    is_open = image_size in _OPEN
     if (is_open or pad) and not hasattr(config, "table_grid"):
         raise ValueError(
-            f"image_size None and 'native' and pad=True need a VisionTransformer, whose blocks take any number of "
-            f"patches; got image_size={image_size}, pad={pad} for {config.name}"
+            f"image_size 'any' and 'native' and pad=True need a VisionTransformer, whose blocks take any number of "
+            f"patches; got image_size={image_size!r}, pad={pad} for {config.name}"
         )
     if (images_per_sequence != 1 or max_tokens is not None) and not is_native:
         raise ValueError(
             f"images_per_sequence and max_tokens need image_size='native'; got images_per_sequence="
             f"{images_per_sequence}, max_tokens={max_tokens} and image_size={image_size}"
         )
-    changes: dict[str, Any] = {"image_size": None if is_open else image_size}
+    changes: dict[str, Any] = {"image_size": "any" if is_open else image_size}
     if hasattr(config, "table_grid"):
         changes["embedding.pad"] = checks.check_flag("pad", pad)
         is_kept = is_open or config.embedding.square_positions or config.embedding.kernel_size
@@ -89,7 +90,7 @@ def resize(
     if is_native:  # patches are cut, and resized, before they reach the model
         changes["embedding.kernel_size"] = None
     config = config.replace(**changes)
-    preprocessing = model.preprocessing.at(config.image_size or model.preprocessing.image_size)
+    preprocessing = model.preprocessing.at(config.fixed_size or model.preprocessing.image_size)
     if is_native:
         preprocessing = preprocessing.native(config.patch_size, 256 if max_tokens is None else max_tokens)
     return copy_of(model, {"config": config.to_dict(), "preprocessing": preprocessing.to_dict()}, method=method)
@@ -116,7 +117,7 @@ def for_images(model: ModelT, images: Any) -> ModelT:
         model: a keras model.
         images: (batch, height, width, channels).
     """
-    if not isinstance(model, ImageModel) or model.config.image_size is not None:
+    if not isinstance(model, ImageModel) or model.config.fixed_size is not None:
         return model
     if model.config.field("embedding.images_per_sequence"):
         raise ValueError(f"model must take images, not sequences of patches (keras_vit.resize); got {model.name!r}")
@@ -124,7 +125,7 @@ def for_images(model: ModelT, images: Any) -> ModelT:
 
 
 def or_for_any_size(build: BuildT) -> BuildT:
-    """Return a function that builds a model, with `image_size=None` one for images of any size.
+    """Return a function that builds a model, with the image sizes `"any"` and `"native"` a copy for them.
 
     Args:
         build: function of `image_size` and other arguments to a model; `"file"` is the size of the file's table.
@@ -132,10 +133,12 @@ def or_for_any_size(build: BuildT) -> BuildT:
 
     @functools.wraps(build)
     def build_or_open(*args, image_size="auto", **arguments):
-        if image_size is not None and image_size != "native":
+        if image_size is None:
+            raise ValueError("image_size must not be None: image_size='any' takes images of any size")
+        if image_size not in _OPEN:
             return build(*args, image_size=image_size, **arguments)
         model = build(*args, image_size="file", **arguments)
-        pad, most = bool(model.config.field("embedding.pad")), model.max_tokens if image_size else None
+        pad, most = bool(model.config.field("embedding.pad")), model.max_tokens if image_size == "native" else None
         return resize(model, image_size, model.table_method or "auto", pad, max_tokens=most)
 
     return cast(BuildT, build_or_open)
@@ -310,9 +313,9 @@ def _output(model, name):
 
 def _as_map(tokens, model):
     config = model.config
-    if len(tokens.shape) != 3 or config.image_size is None and config.embedding.images_per_sequence:
+    if len(tokens.shape) != 3 or config.fixed_size is None and config.embedding.images_per_sequence:
         return tokens
-    if config.image_size is None:
+    if config.fixed_size is None:
         return PatchMap(config.patch_size, config.embedding.pad, dtype=config.dtype)(tokens, model.input)
     length, dim = tokens.shape[1:]
     # the patch grid, or that of a later Swin stage

@@ -41,11 +41,11 @@ class Encoder:
         patch_size = config.field("patch_size") if config.field("embedding.images_per_sequence") else None
         if value is None:
             half = (0.5,) * channels
-            value = Preprocessing(size=config.image_size or config.usual_size, mean=half, std=half)
+            value = Preprocessing(size=config.fixed_size or config.usual_size, mean=half, std=half)
             value = value if patch_size is None else value.native(patch_size)
         if not isinstance(value, Preprocessing):
             raise TypeError(f"preprocessing must be a keras_vit.Preprocessing or None; got {value!r}")
-        wanted = config.image_size or value.image_size, channels, patch_size
+        wanted = config.fixed_size or value.image_size, channels, patch_size
         if (value.image_size, value.channels, value.patch_size) != wanted:
             raise ValueError(
                 f"preprocessing must give images of the model's image_size {config.image_size} and {channels} "

@@ -157,7 +157,7 @@ def check_encoder(encoder):
     if config.channels not in (1, 3):
         raise ValueError(f"encoder must take images of 1 or 3 channels; got {config.channels}")
     parts = config.embedding
-    if config.image_size is None or parts.position_grid is not None or parts.patch_drop_rate:
+    if config.fixed_size is None or parts.position_grid is not None or parts.patch_drop_rate:
         raise ValueError(
             "encoder must take images of one size and have a position table for it (keras_vit.resize), and "
             f"embedding.patch_drop_rate must be 0; got image_size={config.image_size}, embedding.position_grid="

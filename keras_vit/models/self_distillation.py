@@ -36,7 +36,7 @@ class SelfDistillation(TrainingModel, Model):
     centred by their running mean and sharpened by a low temperature, which together prevent a collapse.
 
     ```python
-    student = keras_vit.resize(keras_vit.ViT_S16(include_top=False), None)  # images of any size
+    student = keras_vit.resize(keras_vit.ViT_S16(include_top=False), "any")  # images of any size
     model = keras_vit.SelfDistillation(student)
     data = keras_vit.data.multi_crop_pipeline(source, student.preprocessing, 512)
     model.compile(optimizer, epochs=100, steps_per_epoch=data.steps_per_epoch)
@@ -60,7 +60,7 @@ class SelfDistillation(TrainingModel, Model):
 
     Args:
         student: a model of this package that takes images and pools its tokens, with or without a head. Its own size
-            is the only size of crops that it takes; `keras_vit.resize(student, None)` takes all sizes.
+            is the only size of crops that it takes; `keras_vit.resize(student, "any")` takes all sizes.
         out_dim: number of prototypes; 65,536 as published. Use fewer for small data.
         hidden_dim, bottleneck_dim, norm_last_layer: as in `keras_vit.layers.ProjectionHead`.
         student_temperature: temperature of the student's outputs, above 0.
@@ -253,7 +253,7 @@ class SelfDistillation(TrainingModel, Model):
         if any(own not in (None, side) for own, side in pairs):
             raise ValueError(
                 f"student must take crops of all sizes, {shapes}; {self.student.name} takes only {size} "
-                "(keras_vit.resize(student, None) takes images of any size)"
+                "(keras_vit.resize(student, 'any') takes images of any size)"
             )
         return [inputs[key] for key in sorted(shapes)]
 

@@ -124,7 +124,7 @@ class VisionTransformer(ImageModel):
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
         first = keras.tree.flatten(inputs)[-1]  # images, or patches
-        if self._config.image_size is None and is_compiled_by_jax(first):
+        if self._config.fixed_size is None and is_compiled_by_jax(first):
             sizes = self._compiled_sizes
             sizes.add(tuple(first.shape[1:3]))
             if len(sizes) > _MANY_SIZES:

@@ -76,7 +76,7 @@ def export(
     - `images_uint8`: the same for uint8;
     - `features`: `image_bytes` -> `features`, float32 (batch, dim), the input of the head, and with `tokens=True` also
       `tokens`, the input of the pooling;
-    - `native`, only on request, for a model with `image_size=None`: as `images`, but nothing is resized. The images of
+    - `native`, only on request, for a model with `image_size="any"`: as `images`, but nothing is resized. The images of
       a request have one size, which the patch size must divide unless the model pads;
     - `attention`, only on request: `image_bytes` -> `attention`, float32 (batch, rows, columns), attention rollout.
 

@@ -50,7 +50,7 @@ def check_saved_model(
     if compute_dtype is not None:
         check_not_quantized(model, f"compute_dtype={compute_dtype!r}")
     if "native" in signatures:
-        if not isinstance(model, ImageModel) or model.config.image_size or model.preprocessing.max_tokens:
+        if not isinstance(model, ImageModel) or model.config.fixed_size or model.preprocessing.max_tokens:
             raise ValueError(
                 "signatures may have 'native' only for a model that takes images of any size, see keras_vit.resize; "
                 f"{model.name} takes {model.input_shape}"

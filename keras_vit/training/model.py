@@ -63,5 +63,5 @@ def _for_loss(recipe, model):
     if recipe.loss not in SELF_SUPERVISED:
         return model
     if recipe.loss == CROPPED and hasattr(model.config, "table_grid"):
-        model = resize(model, None)
+        model = resize(model, "any")
     return SELF_SUPERVISED[recipe.loss](model, **(recipe.pretraining or {}))

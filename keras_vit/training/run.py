@@ -156,7 +156,7 @@ class _Run:
 
     def _fit(self, trained, data, epochs, steps_per_epoch, resume):
         """Train and validate on data, a pair; return the history with the digits of float32."""
-        size = " x ".join(map(str, find_encoder(self.model).config.image_size or ("any",)))
+        size = " x ".join(map(str, find_encoder(self.model).config.fixed_size or ("any",)))
         callbacks = self._callbacks(epochs, steps_per_epoch, resume)
         self._log(
             f"{epochs * steps_per_epoch:,} steps of {self.recipe.batch_size} images, "

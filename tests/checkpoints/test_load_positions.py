@@ -201,7 +201,7 @@ def test_an_image_size_that_the_patches_do_not_divide(tmp_path, caplog):
         "the patches cover the top left 32 x 32 pixels of an image of 37 x 37; the others are not used" in caplog.text
     )
     assert keras_vit.load(folder, image_size=32).config.image_size == (32, 32)
-    assert keras_vit.load(folder, image_size=None).preprocessing.image_size == (37, 37)
+    assert keras_vit.load(folder, image_size="any").preprocessing.image_size == (37, 37)
     for layout, name in (("huggingface", "again"), ("timm", "a.safetensors"), ("official", "a.npz")):
         assert model.config.image_size == model.preprocessing.image_size == (37, 37)
         np.testing.assert_allclose(to_numpy(model(images)), expected, atol=2e-5)
@@ -236,7 +236,7 @@ def test_a_model_keeps_the_method_that_it_was_given(make_model, tmp_path):
     given.save_weights(tmp_path / "a.weights.h5")
     for layout, name in (("timm", "b.safetensors"), ("official", "b.npz")):
         keras_vit.save_weights(given, tmp_path / name, layout)
-    loaded, every = make_model(seed=2, **siglip), keras_vit.resize(make_model(seed=2, **siglip), None)
+    loaded, every = make_model(seed=2, **siglip), keras_vit.resize(make_model(seed=2, **siglip), "any")
     images = np.random.default_rng(0).normal(size=(2, *size, 3)).astype("float32")
     for model in (loaded, every):
         keras_vit.load_weights(model, tmp_path / "a.npz", resize="timm")
@@ -252,7 +252,7 @@ def test_a_model_keeps_the_method_that_it_was_given(make_model, tmp_path):
         assert model.config.embedding.resize == "bicubic_antialias", way
         np.testing.assert_allclose(table_of(model), table, atol=1e-6, err_msg=way)
     expected = to_numpy(found["b.npz"](images))
-    for model in (every, keras_vit.load(tmp_path / "b.npz", image_size=None, **again)):
+    for model in (every, keras_vit.load(tmp_path / "b.npz", image_size="any", **again)):
         np.testing.assert_allclose(to_numpy(model(images)), expected, atol=2e-6)
     assert keras_vit.resize(given, "native").config.embedding.resize == "bicubic_antialias"
     assert keras_vit.resize(source, size).config.embedding.resize == "bicubic"

@@ -9,7 +9,7 @@ from keras_vit.config import needs
 from keras_vit.config.fields import fields_of
 
 TINY = ViTConfig(name="t", image_size=32, patch_size=8, hidden_dim=48, num_layers=2, num_heads=3, mlp_dim=96)
-ANY = {"image_size": None, "embedding.position_grid": (4, 4)}
+ANY = {"image_size": "any", "embedding.position_grid": (4, 4)}
 GAP, GRID, PE = {"pooling": "gap"}, {"embedding.position_grid": (4, 4)}, {"block.rotary": {"kind": "pe"}}
 NECK = {"head.neck": 8, "pooling": "gap", "norm_position": "none"}
 PACKED, ROOT = {**ANY, "embedding.images_per_sequence": 3}, {"stem": ResNetConfig(stage_sizes=()), "patch_size": 2}
@@ -21,7 +21,7 @@ AXIAL, DISTILLED, WINDOW = {"attention": "axial", **GAP}, {"distilled": True}, {
 
 # need -> [changes that contradict each other, one change that the error must offer and that resolves it]
 CASES = {
-    "any_size": [({**GRID, "embedding.images_per_sequence": 3}, {"image_size": None})],
+    "any_size": [({**GRID, "embedding.images_per_sequence": 3}, {"image_size": "any"})],
     "one_size": [
         ({**ANY, **ROOT}, {"stem": None}),
         ({**GRID, **ROOT}, {"embedding.position_grid": None}),
@@ -40,7 +40,7 @@ CASES = {
         ({**PACKED, "pooling": "first"}, {"pooling": "token"}),
     ],
     "position_grid": [
-        ({"image_size": None}, GRID),
+        ({"image_size": "any"}, GRID),
         ({"embedding.square_positions": True}, GRID),
     ],
     "grid_method": [

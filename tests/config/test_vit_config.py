@@ -75,6 +75,7 @@ REFUSED = [
         ["classifier_activation must be a string that is not empty", "built-in"],
     ),
     ({"dtype": 16}, ["dtype must be the name of a Keras dtype policy", "got dtype=16"]),
+    ({"image_size": None}, ["image_size must not be None: image_size='any' takes images of any size"]),
     ({"image_size": 0}, ["image_size", PAIR, "image_size=0"]),
     ({"image_size": (32, 32, 3)}, ["image_size must be one positive integer or a pair", "image_size=(32, 32, 3)"]),
     ({"image_size": 32.5}, ["image_size", PAIR, "image_size=32.5"]),
@@ -158,7 +159,7 @@ CONTRADICTIONS = [
     (
         {
             "embedding": EmbeddingConfig(position_grid=4, images_per_sequence=2),
-            "image_size": None,
+            "image_size": "any",
             "position_placement": "every",
         },
         ["images_per_sequence above 1 repeats", "got embedding.images_per_sequence=2, position_placement='every'"],

@@ -86,7 +86,7 @@ def test_features_of_a_model_for_any_size(pad):
     config = keras_vit.ViTConfig(
         name="tiny", image_size=16, patch_size=4, hidden_dim=8, num_layers=1, num_heads=2, mlp_dim=8, classes=3
     )
-    every = keras_vit.resize(keras_vit.VisionTransformer(config), None, pad=pad)
+    every = keras_vit.resize(keras_vit.VisionTransformer(config), "any", pad=pad)
     sizes = ((12, 20), (9, 14)) if pad else ((12, 20), (8, 16))
     rng = np.random.default_rng(2)
     data = [(rng.normal(size=(2, *size, 3)), rng.integers(0, 2, (2, *size))) for size in sizes]

@@ -80,7 +80,7 @@ def test_models_train_with_fewer_tokens_and_answer_with_all(changes):
         ({"attention": "axial", "pooling": "gap"}, "attention='axial'"),
         ({"token_merging": 2}, "token_merging=2"),
         ({"position_placement": "shared"}, "position_placement='shared'"),
-        ({"image_size": None, "embedding.position_grid": (4, 4)}, "image_size=None"),
+        ({"image_size": "any", "embedding.position_grid": (4, 4)}, "image_size='any'"),
         ({"embedding.patch_drop_rate": 1.0}, r"patch_drop_rate must be a number in \[0, 1\); got patch_drop_rate=1.0"),
     ],
 )

@@ -1,6 +1,7 @@
 """Models for images of any size: the numbers of the model of each size, from every way to run them."""
 
 import logging
+import zipfile
 
 import keras
 import numpy as np
@@ -21,8 +22,8 @@ SIZES = ((16, 16), (24, 24), (12, 20), (32, 8), (8, 8), (40, 36), (4, 48))
 @pytest.mark.parametrize("family", slow_after(1, FAMILIES))
 def test_each_size_gives_what_its_own_model_gives(make_model, run, family):
     model = make_model(**FAMILIES[family])
-    every = keras_vit.resize(model, None)
-    assert every.config.image_size is None and every.input.shape == (None, None, None, 3)
+    every = keras_vit.resize(model, "any")
+    assert every.config.image_size == "any" and every.input.shape == (None, None, None, 3)
     compiled = _compiled(every)
     for size in SIZES:
         images = images_of(size)
@@ -50,7 +51,7 @@ def test_positions_are_computed_in_float32_under_every_policy(make_model, run, p
     mixed = with_dtype(model, policy)
     for size in ((40, 36), (4, 48)):
         expected = run(keras_vit.resize(mixed, size), images_of(size))
-        np.testing.assert_allclose(run(keras_vit.resize(mixed, None), images_of(size)), expected, atol=0.03)
+        np.testing.assert_allclose(run(keras_vit.resize(mixed, "any"), images_of(size)), expected, atol=0.03)
 
 
 @pytest.mark.slow
@@ -59,7 +60,7 @@ def test_training_is_that_of_the_model_of_the_size(make_model, family):
     """With frozen tables two steps give equal weights."""
     size, labels = (12, 20), np.arange(4) % 5
     fixed = keras_vit.resize(make_model(**FAMILIES[family]), size)
-    every = keras_vit.resize(make_model(**FAMILIES[family]), None)
+    every = keras_vit.resize(make_model(**FAMILIES[family]), "any")
     for model in (fixed, every):
         for layer in model.layers:
             layer.trainable = not layer.name.startswith("position_embs")
@@ -79,7 +80,7 @@ def test_gradient_of_the_table_is_that_of_the_resized_one_through_the_resizing(m
     import tensorflow as tf
 
     size, grid = (12, 20), (3, 5)
-    fixed, every = keras_vit.resize(make_model(), size), keras_vit.resize(make_model(), None)
+    fixed, every = keras_vit.resize(make_model(), size), keras_vit.resize(make_model(), "any")
     gradients = []
     for model in (fixed, every):
         table = model.get_layer("position_embs").embedding.value
@@ -105,7 +106,7 @@ def test_one_graph_serves_data_of_all_sizes(make_model):
             traced.append(x.shape)
             return x
 
-    every = keras_vit.resize(make_model(), None)
+    every = keras_vit.resize(make_model(), "any")
     model = keras_vit.Model(every.input, Counted()(every.output))
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     spec = (tf.TensorSpec((None, None, None, 3), tf.float32), tf.TensorSpec((None,), tf.int64))
@@ -123,7 +124,7 @@ def test_one_graph_serves_data_of_all_sizes(make_model):
 
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX compiles each size")
 def test_more_than_eight_compiled_sizes_are_remarked(make_model, caplog):
-    every = keras_vit.resize(make_model(), None)
+    every = keras_vit.resize(make_model(), "any")
     with caplog.at_level(logging.INFO, "keras_vit"):
         for side in range(4, 36, 4):
             every.predict(images_of((side, 4)), verbose=0)
@@ -135,7 +136,7 @@ def test_more_than_eight_compiled_sizes_are_remarked(make_model, caplog):
 def test_sides_that_the_patches_do_not_divide(make_model, run):
     """A convolution without padding reads no pixel after the last whole patch; DINOv2's authors refuse such images."""
     model, images = make_model(), images_of((18, 23))
-    every, read = keras_vit.resize(model, None), images[:, :16, :20]
+    every, read = keras_vit.resize(model, "any"), images[:, :16, :20]
     expected = run(keras_vit.resize(model, (16, 20)), read)
     fixed = keras_vit.resize(model, (18, 23))
     assert (fixed.config.grid_size, fixed.config.covered_size, fixed.config.image_size) == ((4, 5), (16, 20), (18, 23))
@@ -147,9 +148,9 @@ def test_sides_that_the_patches_do_not_divide(make_model, run):
         analysis.seen_images(every, images), model.preprocessing.to_images(images)[:, :16, :20]
     )
     assert attention_graph(fixed)[1][0].cell_size == (4, 4)  # pixels, not 18 / 4
-    padded = keras_vit.resize(model, None, pad=True)
+    padded = keras_vit.resize(model, "any", pad=True)
     assert analysis.seen_images(padded, images).shape == (2, 20, 24, 3)
-    whole = keras_vit.resize(make_model(embedding={"whole_patches": True}), None)
+    whole = keras_vit.resize(make_model(embedding={"whole_patches": True}), "any")
     for one, size, message in ((whole, (16, 18), "divisible by"), (every, (16, 3), "at least")):
         with pytest.raises(ValueError, match=f"image_size must be {message} patch_size"):
             one(images_of(size))
@@ -163,7 +164,7 @@ def test_sides_that_the_patches_do_not_divide(make_model, run):
 @pytest.mark.parametrize(("height", "width"), slow_after(1, [(3, 50), (10, 16), (15, 17)]))
 def test_padding_is_that_with_zeros_below_and_to_the_right(make_model, run, height, width):
     size = height, width
-    every = keras_vit.resize(make_model(), None, pad=True)
+    every = keras_vit.resize(make_model(), "any", pad=True)
     padding = [-side % 4 for side in size]
     padded = np.pad(images_of(size), ((0, 0), (0, padding[0]), (0, padding[1]), (0, 0)))
     expected = run(keras_vit.resize(make_model(), padded.shape[1:3]), padded)
@@ -174,7 +175,7 @@ def test_padding_is_that_with_zeros_below_and_to_the_right(make_model, run, heig
 
 @pytest.mark.slow
 def test_it_is_saved_and_its_weights_go_to_models_of_one_size(make_model, run, tmp_path):
-    every = keras_vit.resize(make_model(), None, pad=True)
+    every = keras_vit.resize(make_model(), "any", pad=True)
     images = images_of((12, 20))
     every.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
@@ -187,14 +188,14 @@ def test_it_is_saved_and_its_weights_go_to_models_of_one_size(make_model, run, t
         fixed = make_model(image_size=(12, 20))
         keras_vit.load_weights(fixed, tmp_path / name)
         np.testing.assert_allclose(run(fixed, images), expected, atol=2e-5)
-        other = keras_vit.resize(make_model(num_layers=2, image_size=8), None)
+        other = keras_vit.resize(make_model(num_layers=2, image_size=8), "any")
         keras_vit.load_weights(other, tmp_path / name)
         assert other.config.table_grid == (2, 2)
 
 
 def test_features_are_maps_and_attention_is_that_of_the_size(make_model, run):
     model, images = make_model(num_registers=2), images_of((12, 20))
-    every, fixed = keras_vit.resize(model, None), keras_vit.resize(model, (12, 20))
+    every, fixed = keras_vit.resize(model, "any"), keras_vit.resize(model, (12, 20))
     names = ["patch_encoder", "block_00", "encoder_norm"]
     found = run(keras_vit.feature_extractor(every, names), images)
     expected = run(keras_vit.feature_extractor(fixed, names), images)
@@ -209,12 +210,12 @@ def test_features_are_maps_and_attention_is_that_of_the_size(make_model, run):
 
 @pytest.mark.slow
 def test_constructors_and_load_take_none(make_model, run, tmp_path):
-    small = keras_vit.ViT_Ti16(image_size=None, classes=3)
+    small = keras_vit.ViT_Ti16(image_size="any", classes=3)
     assert small.config.table_grid == (14, 14) and small.preprocessing.image_size == (224, 224)
-    assert keras_vit.create_model("ViT-Ti_16", image_size=None, embedding={"pad": True}).config.embedding.pad
+    assert keras_vit.create_model("ViT-Ti_16", image_size="any", embedding={"pad": True}).config.embedding.pad
     keras_vit.save_weights(keras_vit.ViT_Ti16(image_size=96, include_top=False), tmp_path / "a.safetensors", "timm")
-    loaded = keras_vit.load(tmp_path / "a.safetensors", image_size=None)
-    assert loaded.config.image_size is None and loaded.config.table_grid == (6, 6)
+    loaded = keras_vit.load(tmp_path / "a.safetensors", image_size="any")
+    assert loaded.config.image_size == "any" and loaded.config.table_grid == (6, 6)
 
 
 @pytest.mark.parametrize(
@@ -230,24 +231,58 @@ def test_constructors_and_load_take_none(make_model, run, tmp_path):
 )
 def test_blocks_that_need_one_grid_refuse(make_model, changes, message):
     with pytest.raises(ValueError, match=message):
-        keras_vit.resize(make_model(**changes), None)
+        keras_vit.resize(make_model(**changes), "any")
 
 
 def test_what_needs_one_size_refuses(make_model):
     with pytest.raises(ValueError, match="encoder must take images of one size"):
-        keras_vit.MaskedPatchPrediction(keras_vit.resize(make_model(), None))
-    with pytest.raises(ValueError, match="image_size must be one of 'auto', 'file'; got image_size='224'"):
+        keras_vit.MaskedPatchPrediction(keras_vit.resize(make_model(), "any"))
+    with pytest.raises(
+        ValueError, match="image_size must be one of 'auto', 'file', 'any', 'native'; got image_size='224'"
+    ):
         keras_vit.ViT_Ti16(image_size="224")
+
+
+def test_none_is_refused_with_the_word_to_write(make_model, tmp_path):
+    model, path = make_model(), tmp_path / "a.keras"
+    calls = {
+        "config": lambda: model.config.replace(image_size=None),
+        "resize": lambda: keras_vit.resize(model, None),
+        "constructor": lambda: keras_vit.ViT_Ti16(image_size=None),
+        "create_model": lambda: keras_vit.create_model("ViT-Ti_16", image_size=None),
+        "load": lambda: keras_vit.load(path, image_size=None),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ValueError, match="image_size must not be None: image_size='any' takes images of"):
+            pytest.fail(f"{name} accepted {call()}")
+
+
+def test_older_files_state_none(make_model, run, tmp_path):
+    every = keras_vit.resize(make_model(), "any")
+    every.save(tmp_path / "a.keras")
+    with zipfile.ZipFile(tmp_path / "a.keras") as new, zipfile.ZipFile(tmp_path / "b.keras", "w") as older:
+        for name in new.namelist():
+            content = new.read(name)
+            if name == "config.json":
+                assert content.count(b'"image_size": "any"') == 1
+                content = content.replace(b'"image_size": "any"', b'"image_size": null')
+            older.writestr(name, content)
+    read = keras.models.load_model(tmp_path / "b.keras")
+    assert read.config == every.config and read.config.image_size == "any"
+    images = images_of((12, 20))
+    np.testing.assert_array_equal(run(read, images), run(every, images))
 
 
 @pytest.mark.parametrize("method", ["geometric", "geometric_cubic"])
 def test_methods_for_offsets_are_refused(make_model, method):
     with pytest.raises(ValueError, match=f"is for tables of offsets.*embedding.resize='{method}'"):
-        keras_vit.resize(make_model(), None, method=method)
+        keras_vit.resize(make_model(), "any", method=method)
 
 
 def test_other_architectures_refuse():
-    with pytest.raises(ValueError, match="image_size None and 'native' and pad=True need a VisionTransformer"):
-        keras_vit.Swin_T(image_size=None)
+    with pytest.raises(ValueError, match="image_size 'any' and 'native' and pad=True need a VisionTransformer"):
+        keras_vit.Swin_T(image_size="any")
     with pytest.raises(ValueError, match="needs a grid for its table of positions"):
-        keras_vit.ViTConfig(name="x", image_size=None, patch_size=4, hidden_dim=8, num_layers=1, num_heads=1, mlp_dim=8)
+        keras_vit.ViTConfig(
+            name="x", image_size="any", patch_size=4, hidden_dim=8, num_layers=1, num_heads=1, mlp_dim=8
+        )

@@ -139,10 +139,10 @@ def test_contradicting_coordinates_are_refused(native_model, coordinates, messag
 @for_each(
     ("arguments", "message"),
     [
-        ({"image_size": "own"}, "image_size must be one of 'native'; got image_size='own'"),
+        ({"image_size": "own"}, "image_size must be one of 'any', 'native'; got image_size='own'"),
         ({"image_size": 16, "images_per_sequence": 2}, "need image_size='native'; got images_per_sequence=2, max_tok"),
         ({"image_size": "native", "images_per_sequence": 0}, "images_per_sequence must be an integer of at least 1"),
-        ({"image_size": None, "max_tokens": 9}, "need image_size='native'; got images_per_sequence=1, max_tokens=9"),
+        ({"image_size": "any", "max_tokens": 9}, "need image_size='native'; got images_per_sequence=1, max_tokens=9"),
         ({"image_size": "native", "max_tokens": 0}, "max_tokens must be an integer of at least 1"),
         ({"image_size": "native", "pad": True}, "embedding.pad needs whole images as input"),
     ],
@@ -172,7 +172,7 @@ def test_several_images_need_the_image_of_each_token(kind):
 
 def test_no_images_give_no_outputs(make_model):
     none = {"patches": np.zeros((0, 3, 48), "float32"), "coordinates": np.zeros((0, 3, 5), "int32")}
-    native, every = (keras_vit.resize(make_model(), size) for size in ("native", None))
+    native, every = (keras_vit.resize(make_model(), size) for size in ("native", "any"))
     assert inference(native)(none).shape == inference(every)(np.zeros((0, 8, 12, 3))).shape == (0, 5)
     assert native(none).shape == (0, 5)
 

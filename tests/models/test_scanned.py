@@ -17,7 +17,7 @@ MODELS = {
     "registers": {"num_registers": 2, "pooling": "map", "qk_norm": True},
     "shared positions": {"position_embedding": "relative", "position_placement": "shared"},
     "axial": {"attention": "axial", "pooling": "gap"},
-    "any size": {"image_size": None, "embedding": keras_vit.EmbeddingConfig(position_grid=(4, 4))},
+    "any size": {"image_size": "any", "embedding": keras_vit.EmbeddingConfig(position_grid=(4, 4))},
 }
 
 

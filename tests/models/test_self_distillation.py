@@ -18,7 +18,7 @@ SETTINGS = {**SIZES, "warmup_temperature": 0.05, "teacher_temperature": 0.09, "w
 
 @pytest.fixture
 def student(make_model):
-    return keras_vit.resize(make_model(num_layers=1, patch_size=8), None)
+    return keras_vit.resize(make_model(num_layers=1, patch_size=8), "any")
 
 
 def make_crops(count=8, seed=0):
@@ -130,7 +130,7 @@ def test_other_students(make_model, eagerly, changes):
 def train(make_config, center_momentum):
     config = make_config(num_layers=1, patch_size=8, include_top=False)
     settings = {**SIZES, "hidden_dim": 32, "teacher_temperature": 0.04, "warmup_epochs": 0, "freeze_epochs": 0}
-    student = keras_vit.resize(keras_vit.VisionTransformer(config), None)
+    student = keras_vit.resize(keras_vit.VisionTransformer(config), "any")
     model = SelfDistillation(student, **settings, teacher_momentum=0.9, center_momentum=center_momentum)
     model.compile(keras.optimizers.Adam(3e-3), epochs=9, steps_per_epoch=4)
     return model.fit(make_crops(32), batch_size=8, epochs=9, verbose=0).history
@@ -174,7 +174,7 @@ def test_refused(student, make_model):
     with pytest.raises(ValueError, match="student must take images, not sequences of patches"):
         SelfDistillation(keras_vit.resize(fixed, "native"), **SIZES)
     model, crops = SelfDistillation(fixed, **SIZES), make_crops()
-    with pytest.raises(ValueError, match=r"takes only \(16, 16\) \(keras_vit.resize\(student, None\) takes images of"):
+    with pytest.raises(ValueError, match=r"takes only \(16, 16\) \(keras_vit.resize\(student, 'any'\) takes images of"):
         model(crops)
     for wrong in ({"local": crops["local"]}, {"global": crops["local"]}, {**crops, "small": crops["local"]}):
         with pytest.raises(ValueError, match="x must have two 'global' crops of each image, and may have 'local' ones"):

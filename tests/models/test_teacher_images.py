@@ -57,7 +57,7 @@ def test_a_teacher_may_get_images_of_its_own(make_model):
     rng = np.random.default_rng(1)
     flexible, whole = (rng.normal(size=(4, *size, 3)).astype("float32") for size in ((8, 12), (24, 20)))
     teacher = make_model(preprocessing=keras_vit.Preprocessing(size=16, **IMAGENET))
-    student = keras_vit.resize(make_model(num_layers=1), None)
+    student = keras_vit.resize(make_model(num_layers=1), "any")
     taught = keras.ops.convert_to_numpy(teacher(convert(whole, student.preprocessing, teacher.preprocessing)))
     told = keras.ops.convert_to_numpy(student(flexible))
     log_taught, log_told = (x - np.log(np.exp(x).sum(-1, keepdims=True)) for x in (taught, told))

@@ -14,7 +14,7 @@ from keras_vit.serving import export, fresh_process
 
 @pytest.fixture(scope="module")
 def model():
-    return keras_vit.resize(make_model(), None)
+    return keras_vit.resize(make_model(), "any")
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_sizes_that_do_not_fit_are_refused(native, size, message):
         (make_model, {"native_pixels": 9}, "native_pixels belongs to the signatures"),
         (make_model, {"native_pixels": 0, "signatures": ["native"]}, "native_pixels must be an integer of at least 1"),
         (
-            lambda: keras_vit.resize(make_model(), None),
+            lambda: keras_vit.resize(make_model(), "any"),
             {"native_pixels": 767, "signatures": ["native"]},
             r"native_pixels must be at least those of the usual size, \(24, 32\); got 767",
         ),
@@ -84,7 +84,7 @@ def test_a_model_for_native_aspect_ratios_reads_files_as_predict_does(tmp_path, 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "SAM"])  # which has no classes
 @pytest.mark.parametrize("runtime", ["saved_model", "onnx"])
 def test_exports_of_every_family_give_the_numbers_of_the_model_of_each_size(family, runtime, tmp_path):
-    model = keras_vit.resize(make_model(**FAMILIES[family]), None)
+    model = keras_vit.resize(make_model(**FAMILIES[family]), "any")
     options = {"signatures": ["native"]} if runtime == "saved_model" else {"format": runtime}
     folder = export(model, tmp_path, **options)
     for size in ((24, 32), (8, 8), (16, 16), (40, 40), (8, 56), (48, 16), (64, 72)):

@@ -95,7 +95,7 @@ def test_an_answer_beyond_the_tolerance_is_an_error(model, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("runtime", ["onnx", "openvino"])
 def test_a_model_for_images_of_any_size_has_open_axes(tmp_path, runtime):
-    model = resize(make_model(), None)
+    model = resize(make_model(), "any")
     folder = export(model, tmp_path, format=runtime)
     step = model.config.patch_size[0]
     for rows, columns in ((2, 2), (3, 1), (1, 4)):

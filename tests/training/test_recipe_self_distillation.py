@@ -45,7 +45,7 @@ def test_published_values():
         assert (each.final_learning_rate, each.warmup_epochs, each.weight_decay) == (1e-6, 10, 0.04)
         assert (each.final_weight_decay, each.clip_weight_norm, each.drop_path_rate) == (0.4, 3.0, 0.1)
     assert (recipe.epochs, recipe.batch_size, longer.epochs, longer.batch_size) == (100, 512, 300, 1024)
-    model = keras_vit.resize(keras_vit.VisionTransformer(CONFIG), None)
+    model = keras_vit.resize(keras_vit.VisionTransformer(CONFIG), "any")
     for each, expected in ((recipe, [0.04] * 31), (longer, np.linspace(0.04, 0.07, 30).tolist() + [0.07])):
         distilled = SelfDistillation(model, **{**PRETRAINING, **each.pretraining})
         each.compile(distilled, steps_per_epoch=2)
