@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from faults import for_each
 
 import keras_vit
 
@@ -69,7 +70,7 @@ def test_commands_of_the_guide(trained, monkeypatch, capsys):
     assert runs == [((224, 224), "random_crop(256)", 0.01)] * 3 + [((96, 96), "random_crop(109)", 0.01)]
 
 
-@pytest.mark.parametrize("words", [["--workdir", "run"], ["--set", "seed=5"], ["--recipe", "quickstart"]])
+@for_each("words", [["--workdir", "run"], ["--set", "seed=5"], ["--recipe", "quickstart"]])
 def test_words_without_effect_are_refused(monkeypatch, capsys, words):
     with pytest.raises(SystemExit):
         run(monkeypatch, capsys, "--weights", "w.npz", "--data", "cifar10.npz", *words)

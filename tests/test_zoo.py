@@ -289,7 +289,7 @@ def test_preprocessing_given_is_taken():
     assert model.preprocessing == preprocessing
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         (

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from families import FAMILIES, built
+from faults import for_each
 
 import keras_vit
 from keras_vit.analysis import attention_weights, mean_attention_distance, receptive_field
@@ -111,7 +112,7 @@ def test_receptive_field_is_what_a_cell_is_made_of():
     assert receptive_field(config)[-1] == last - first + 1
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ({"patch_size": 8}, "patch_size must be given with weights, and only then; got patch_size=8"),

@@ -4,6 +4,7 @@ import io
 
 import numpy as np
 import pytest
+from faults import for_each
 from PIL import Image
 from rendered import bytes_of, find, pixels_of
 
@@ -146,7 +147,7 @@ class TestExplanation:
         assert bytes_of(self.sheet()) < 400_000
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("call", "message"),
     [
         (lambda: plots.attention_overlay(_images(2), _patterns(1)), "have the same number, at least 1; got 2 and 1"),

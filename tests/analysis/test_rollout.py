@@ -133,7 +133,7 @@ def test_a_head_that_reads_the_first_patch_is_followed_there():
     np.testing.assert_allclose(attention_rollout(model, make_images(1), layers=-1)[0], expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("call", [attention_rollout, head_maps, mean_attention_distance])
+@for_each("call", [attention_rollout, head_maps, mean_attention_distance])
 def test_what_is_no_model_is_refused(call):
     with pytest.raises(TypeError, match="model must be a keras model if images are given; got str"):
         call("ViT-Ti_16", make_images())

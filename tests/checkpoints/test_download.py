@@ -10,6 +10,7 @@ import threading
 import numpy as np
 import pytest
 from download_server import QUOTED, RELEASE, files, flipped, npz, send
+from faults import for_each
 
 from keras_vit.checkpoints import locate, releases
 
@@ -93,7 +94,7 @@ def test_a_login_is_sent_and_never_shown(server, tmp_path, monkeypatch, caplog):
     assert not any("cret" in text or "me:" in text for text in shown), shown
 
 
-@pytest.mark.parametrize(
+@for_each(
     "base",
     [
         "http://me:secret@host:a/b",  # a port that is no number

@@ -355,7 +355,7 @@ def test_weights_in_several_files(server, publish, make_model, tmp_path):
         hub.fetch_repository("hf://org/repo")
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("index", "message"),
     [
         ({}, "must have a weight_map from arrays to files; got None"),

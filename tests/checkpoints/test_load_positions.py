@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import safetensors.numpy
+from faults import for_each
 from official_files import TABLE, npz, official_arrays
 
 import keras_vit
@@ -132,7 +133,7 @@ def test_a_square_is_the_rule_where_a_file_says_nothing(make_model, tmp_path):
     assert keras_vit.load_weights(make_model(), npz(tmp_path / "b.npz", arrays)).resized == ()
 
 
-@pytest.mark.parametrize("grid", [[2], "nonsense", [2, -8], {}])
+@for_each("grid", [[2], "nonsense", [2, -8], {}])
 def test_a_grid_that_is_none(make_model, tmp_path, grid):
     keras_vit.save_weights(make_model(), tmp_path / "a.safetensors", "timm")
     arrays = safetensors.numpy.load_file(tmp_path / "a.safetensors")

@@ -53,7 +53,7 @@ def test_home_is_expanded(tmp_path, monkeypatch):
     assert find("~/a.npz") == (tmp_path / "a.npz", None)
 
 
-@pytest.mark.parametrize(
+@for_each(
     "weights",
     ["a.safetensors", "a/b.keras", "a.weights.h5", "a.pth", pathlib.Path("augreg"), pathlib.Path("a.npz")],
 )
@@ -78,7 +78,7 @@ def test_other_types(weights):
         find(weights)
 
 
-@pytest.mark.parametrize("weights", ["ViT-B_16-384.npz", "ViT-B_16_224", "imagenet21+imagenet2012"])
+@for_each("weights", ["ViT-B_16-384.npz", "ViT-B_16_224", "imagenet21+imagenet2012"])
 def test_a_near_name_is_told_instead_of_all(weights, fetched):
     with pytest.raises(
         (FileNotFoundError, ValueError), match="is no file of ViT-B_16 .did you mean '([^']*)'"
@@ -103,7 +103,7 @@ def test_names_of_a_release(fetched, weights):
     assert fetched == [TI16]
 
 
-@pytest.mark.parametrize("model", ["ViT-Ti_16", "ViT-B_16", "ViT-L_32"])
+@for_each("model", ["ViT-Ti_16", "ViT-B_16", "ViT-L_32"])
 def test_every_name_that_list_weights_gives(fetched, model):
     found = [find(weights, model)[1].path for weights in keras_vit.list_weights(model)]
     assert set(found) == {release.path for release in releases.list_releases(model)}

@@ -71,8 +71,8 @@ def test_damaged_member(tmp_path):
         entries["y"].read()
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".weights.h5", ".keras"])
-@pytest.mark.parametrize("content", [b"", b"hello, I am a text\n", b"<!DOCTYPE html><html>"])
+@for_each("suffix", [".npz", ".safetensors", ".weights.h5", ".keras"])
+@for_each("content", [b"", b"hello, I am a text\n", b"<!DOCTYPE html><html>"])
 def test_something_else_under_a_known_suffix(tmp_path, suffix, content):
     refused(write(tmp_path / f"a{suffix}", content), "must be a whole", repr(content[:16]))
 

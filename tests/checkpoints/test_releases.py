@@ -188,7 +188,7 @@ def test_aliases_of_the_other_families(model, alias, image_size, path, arguments
     assert (release.path, release.arguments) == (path, arguments)
 
 
-@pytest.mark.parametrize("prefix", ["hf://facebook/", "facebook/", ""])
+@for_each("prefix", ["hf://facebook/", "facebook/", ""])
 def test_names_of_repositories(prefix):
     weights = f"{prefix}deit-base-patch16-384"
     assert releases.find_release("DeiT-B_16", weights, 224).image_size == 384

@@ -58,7 +58,7 @@ def test_the_name_states_the_data_set_of_a_fine_tune(data_set, classes):
     assert release.bytes == pytest.approx(4 * (85_798_656 + 769 * classes), rel=0.01)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("upstream", "classes", "data_set"),
     [("i1k", 1000, "imagenet2012"), ("i21k", 21843, "imagenet21k"), ("i21k_30", 21843, "imagenet21k")],
 )

@@ -230,7 +230,7 @@ def test_a_text_tower_is_left_out_and_named(caplog):
     np.testing.assert_allclose(keras.ops.convert_to_numpy(model(arrays["images"])), arrays["logits"], atol=2e-5)
 
 
-@pytest.mark.parametrize("source", ["DINOv2-B_14", "imagenet", "nobody/nothing"])
+@for_each("source", ["DINOv2-B_14", "imagenet", "nobody/nothing"])
 def test_a_source_that_is_no_file_is_refused(source):
     with pytest.raises(FileNotFoundError, match=rf"source must be a file.*create_model takes our names.*{source}"):
         keras_vit.load(source)

@@ -128,7 +128,7 @@ def test_keras_split_weights_are_compared_as_well(make_model, tmp_path):
         make_model(num_heads=4).load_weights(path)
 
 
-@pytest.mark.parametrize("config", [b"{}", b"[1]", b"{", None])
+@for_each("config", [b"{}", b"[1]", b"{", None])
 def test_keras_own_load_weights_names_a_damaged_file(make_model, tmp_path, config):
     source = save(make_model(), tmp_path / "a.keras")
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(tmp_path / "b.keras", "w") as new:
@@ -279,7 +279,7 @@ def test_timm_average_pooling_is_built_with_the_norm_that_the_file_has(
     np.testing.assert_allclose(logits_of(model), logits_of(source), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["a.npz", "timm.safetensors", "a.weights.h5"])
+@for_each("name", ["a.npz", "timm.safetensors", "a.weights.h5"])
 def test_integers_are_no_weights(make_model, weights_of, tmp_path, name):
     path, model = save(make_model(seed=1), tmp_path / name), make_model(seed=2)
     before = weights_of(model)

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 from command_line import SAVED, TI16, error_of, run
+from faults import for_each
 
 import keras_vit
 from keras_vit import Preprocessing, cli
@@ -117,7 +118,7 @@ class TestPredict:
         assert entry["answers"] == [{"label": label, "score": pytest.approx(score, rel=1e-5)}]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("words", "size", "crop"),
     [
         ([], (16, 16), None),

@@ -250,7 +250,7 @@ class TestDataWithoutEnd:
         model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         return model
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("method", "data", "steps"),
         [
             ("fit", "x", "steps_per_epoch"),

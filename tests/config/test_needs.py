@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from faults import for_each
 
 from keras_vit import ResNetConfig, ViTConfig
 from keras_vit.config import needs
@@ -146,7 +147,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("need", CASES)
+@for_each("need", CASES)
 def test_conflicts_are_refused_with_a_way_out(need):
     for changes, fix in CASES[need]:
         with pytest.raises(ValueError) as caught:

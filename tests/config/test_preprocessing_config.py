@@ -151,7 +151,7 @@ def test_unknown_preprocessing_key_is_refused_with_a_suggestion():
         Preprocessing.from_dict({"croop": 224})
 
 
-@pytest.mark.parametrize("image_size", [0, (224, 0), None])
+@for_each("image_size", [0, (224, 0), None])
 def test_preprocessing_at_a_wrong_size_is_refused(image_size):
     with pytest.raises(ValueError, match="image_size must be one positive integer or a pair"):
         Preprocessing().at(image_size)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from families import FAMILIES
+from faults import for_each
 from page_models import NAME, small_digit_model
 from PIL import Image, ImageDraw
 
@@ -179,7 +180,7 @@ def test_the_examples_are_held_out_images_of_each_digit(digits):
         assert any((image == example).all() for image in images[labels == int(name)])
 
 
-@pytest.mark.parametrize("level", [0, 128, 255])
+@for_each("level", [0, 128, 255])
 def test_a_blank_page_is_refused(level):
     with pytest.raises(ValueError, match="must show a digit in ink that differs from its paper"):
         digit_image(np.full((100, 100, 3), level, "uint8"))

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 
 import keras_vit
 from keras_vit import analysis
@@ -25,7 +26,7 @@ def test_every_scene_has_a_box():
     assert list(SCENES) == list(BOXES)
 
 
-@pytest.mark.parametrize("name", SCENES)
+@for_each("name", SCENES)
 def test_the_box_of_a_scene_holds_what_is_drawn(name):
     """Outside there is the background, whose rows are of one colour; a pole or grass may lie below."""
     scene = draw_scene(name)

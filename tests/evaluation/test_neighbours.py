@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.special
 import tensorflow as tf
+from faults import for_each
 from image_sets import encode
 
 import keras_vit
@@ -82,7 +83,7 @@ class TestNearest:
             found = nearest(images * scale, query / scale, 9)
             np.testing.assert_allclose(found.similarities, np.sort(cosines)[None, ::-1], atol=1e-6)
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("changes", "message"),
         [
             ({"count": 4}, "count must be at most the number of images, 3; got 4"),
@@ -131,7 +132,7 @@ class TestKnn:
         train = from_arrays(IMAGES[TRAIN], LABELS[TRAIN], NAMES)
         assert knn(tiny(), train, renamed).top1 == knn(tiny(), batched(TRAIN), batched(TEST)).top1
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("changes", "message"),
         [
             ({"k": 28}, "k must be at most the number of training images, 27; got 28"),

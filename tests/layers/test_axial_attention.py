@@ -5,6 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 from scipy import ndimage
 
 from keras_vit.layers.axial_resnet import AxialAttention
@@ -143,7 +144,7 @@ def test_initial_values():
     assert layer.qkv.bias is None
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kwargs", "message"),
     [
         ({"axis": "rows"}, "axis must be one of 'height', 'width'; got axis='rows'"),
@@ -156,7 +157,7 @@ def test_wrong_arguments_are_refused(kwargs, message):
         AxialAttention(**{"axis": "width", **kwargs})
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("shape", "message"),
     [
         ((None, 3, None, 8), "maps of shape .batch, rows, columns, channels. with known size"),

@@ -196,7 +196,7 @@ def test_wrong_arguments_are_refused(kwargs, message):
         AxialTransformerBlock(**{"grid_size": GRID, "num_heads": 2, "mlp_dim": 12, **kwargs})
 
 
-@pytest.mark.parametrize("shape", [(2, 13, DIM), (2, 3, 4, DIM), (2, None, DIM)])
+@for_each("shape", [(2, 13, DIM), (2, 3, 4, DIM), (2, None, DIM)])
 def test_tokens_that_are_not_the_grid_are_refused(shape):
     block = AxialTransformerBlock(GRID, 2, 12)
     message = r"needs tokens of shape \(batch, 12, dim\) for its grid_size \(3, 4\), without a class token; got"

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 
 from keras_vit.layers.axial_resnet import AxialBottleneck, AxialStage
 
@@ -111,7 +112,7 @@ def test_training_flag_reaches_every_norm(randomise):
     assert sorted(moved) == sorted(before)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kwargs", "message"),
     [
         ({"width": 0}, "width must be an integer of at least 1; got width=0"),
@@ -121,7 +122,7 @@ def test_training_flag_reaches_every_norm(randomise):
         ({"epsilon": -1}, "epsilon must be a finite number above 0; got epsilon=-1"),
     ],
 )
-@pytest.mark.parametrize("make", [AxialBottleneck, lambda **kwargs: AxialStage(2, **kwargs)], ids=["unit", "stage"])
+@for_each("make", [AxialBottleneck, lambda **kwargs: AxialStage(2, **kwargs)])
 def test_wrong_arguments_are_refused(make, kwargs, message):
     with pytest.raises(ValueError, match=message):
         make(**{"width": 8, "num_heads": 2, **kwargs})

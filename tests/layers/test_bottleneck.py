@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 from keras import ops
 
 from keras_vit.layers.bottleneck import BottleneckUnit, PreActivationUnit
@@ -144,8 +145,8 @@ SHORTCUTS = {
 }
 
 
-@pytest.mark.parametrize("unit_class", UNITS)
-@pytest.mark.parametrize("strides", [1, 2])
+@for_each("unit_class", UNITS)
+@for_each("strides", [1, 2])
 def test_weights_have_their_names_and_shapes(unit_class, strides, initial):
     unit = unit_class(32, strides)
     unit.build((None, 6, 6, 128))
@@ -186,8 +187,8 @@ def test_unknown_sides_have_unknown_output(unit_class):
     assert unit_class(32, 2).compute_output_shape((None, None, 9, 64)) == (None, None, 5, 128)
 
 
-@pytest.mark.parametrize("unit_class", UNITS)
-@pytest.mark.parametrize(
+@for_each("unit_class", UNITS)
+@for_each(
     ("changes", "message"),
     [
         ({"width": 48}, "width must be divisible by the 32 groups of GroupNorm; got width=48"),

@@ -5,6 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 
 from keras_vit.config import WindowConfig
 from keras_vit.layers import GridSelfAttention
@@ -113,7 +114,7 @@ def test_tables_start_at_zero(initial):
     assert not any(value.any() for path, value in initial(layer).items() if "relative" in path)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         ((None, WindowConfig(), 2), "grid_size must be one positive integer or a pair"),

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import onevit
 import pytest
+from faults import for_each
 
 from keras_vit.config import BlockConfig
 from keras_vit.layers import MlpBlock
@@ -118,7 +119,7 @@ def test_kernels_start_xavier_uniform_and_biases_at_normal_1e_6(check_uniform, i
     assert 0 < np.abs(biases).max() < 6e-6
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kwargs", "message"),
     [
         ({"mlp_dim": 0}, "mlp_dim must be an integer of at least 1; got mlp_dim=0"),

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import onevit
 import pytest
+from faults import for_each
 from scipy.interpolate import RectBivariateSpline, RegularGridInterpolator
 
 from keras_vit.layers import TransformerBlock
@@ -187,7 +188,7 @@ class TestAttentionBias:
         with pytest.raises(ValueError, match=r"a row per offset of a square window; got shape \(18, 2\)"):
             layer.resized(layer.embedding, np.zeros((18, 2)), "geometric")
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("kwargs", "message"),
         [
             ({"window_size": 0, "num_heads": 1}, "window_size must be one positive integer or a pair"),

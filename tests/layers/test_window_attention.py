@@ -5,6 +5,7 @@ import math
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 
 from keras_vit.layers.swin_block import WindowAttention
 
@@ -86,7 +87,7 @@ def test_weights_and_their_initial_values(initial):
             assert value.std() == pytest.approx(0.88 * 0.02, rel=0.15)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("kwargs", "message"),
     [
         ({"window_size": 0, "num_heads": 1}, "window_size must be one positive integer or a pair"),

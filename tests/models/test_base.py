@@ -185,8 +185,8 @@ def test_a_plain_copy_of_keras_is_refused_with_what_to_use(use, make_model, tmp_
         uses[use](inside)
 
 
-@pytest.mark.parametrize("make", [keras_vit.clone, lambda model: keras_vit.resize(model, 32)], ids=["clone", "resize"])
-@pytest.mark.parametrize("model", [None, "ViT-B_16", keras.Sequential])
+@for_each("make", [keras_vit.clone, lambda model: keras_vit.resize(model, 32)])
+@for_each("model", [None, "ViT-B_16", keras.Sequential])
 def test_copies_of_other_models_are_refused(make, model):
     model = model() if isinstance(model, type) else model
     with pytest.raises(TypeError, match=f"model must be a model of keras_vit; got {type(model).__name__}"):
@@ -238,7 +238,7 @@ def test_resize_and_back_is_the_same_model(make_model, make_images, run):
     np.testing.assert_allclose(run(back, make_images(model)), run(model, make_images(model)), atol=1e-5)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("arguments", "message"),
     [
         (

@@ -69,13 +69,13 @@ def test_refusal_of_students(student, make_model):
         Distiller(other, student)
 
 
-@pytest.mark.parametrize("loss", ["binary_crossentropy", keras.losses.BinaryCrossentropy(), CrossEntropy("sigmoid")])
+@for_each("loss", ["binary_crossentropy", keras.losses.BinaryCrossentropy(), CrossEntropy("sigmoid")])
 def test_refusal_of_sigmoid_losses(student, loss):
     with pytest.raises(ValueError, match="loss must be a softmax cross-entropy"):
         Distiller(student, make_teacher()).compile("sgd", loss)
 
 
-@pytest.mark.parametrize("loss", [None, ["mse", "mse"], {"head": "mse"}])
+@for_each("loss", [None, ["mse", "mse"], {"head": "mse"}])
 def test_refusal_of_what_is_no_loss(student, loss):
     with pytest.raises(ValueError, match="loss must be one cross-entropy on the labels; got loss="):
         Distiller(student, make_teacher()).compile("sgd", loss=loss)

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 
 from keras_vit import SwinConfig, SwinTransformer, VisionTransformer, feature_extractor
 
@@ -99,7 +100,7 @@ def test_weights_are_shared(make_model, make_images, run):
     assert np.abs(run(blocks, make_images(model))[0] - before[0]).max() > 5
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("names", "message"),
     [
         (

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 
 from keras_vit import VisionTransformer, clone
 from keras_vit.models.layer_states import freeze
@@ -151,7 +152,7 @@ def test_a_layer_used_elsewhere_belongs_to_this_model(make_model):
     assert freeze(model, "block_00") == [*STEM, "block_00"]
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("up_to", "message"),
     [
         ("block_1", r"layer of 'tiny', one of 'images', .*'head'; got up_to='block_1' \(did you mean 'block_01'\?\)"),

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 from families import FAMILIES
+from faults import for_each
 
 import keras_vit
 from keras_vit.models import with_head
@@ -100,7 +101,7 @@ def test_another_preprocessing_is_noted(make_model):
     assert with_head(make_model(), *head(16), preprocessing=other).preprocessing == other
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("changes", "arguments", "message"),
     [
         ({"pooling": "unpooled"}, head(16), "model must pool its tokens .* tiny has pooling='unpooled'"),

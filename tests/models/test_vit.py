@@ -56,7 +56,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "names"), NAMES, ids=[str(changes) for changes, _ in NAMES])
+@for_each(("changes", "names"), NAMES)
 def test_layers_have_their_names_in_order(changes, names, make_config):
     model = VisionTransformer(make_config(**changes))
     assert [layer.name for layer in model.layers] == ["images", *names]
@@ -156,7 +156,7 @@ def test_gelu_and_epsilon_reach_every_layer(gelu, epsilon, make_config):
     assert gelus == [gelu or "tanh"] * 3
 
 
-@pytest.mark.parametrize(("num_layers", "rates"), [(1, [0.0]), (2, [0.0, 0.3]), (4, [0.0, 0.1, 0.2, 0.3])])
+@for_each(("num_layers", "rates"), [(1, [0.0]), (2, [0.0, 0.3]), (4, [0.0, 0.1, 0.2, 0.3])])
 def test_stochastic_depth_grows_linearly(num_layers, rates, make_config):
     model = VisionTransformer(make_config(num_layers=num_layers, drop_path_rate=0.3))
     blocks = [model.get_layer(f"block_{index:02d}") for index in range(num_layers)]

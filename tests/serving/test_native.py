@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 from any_size import FAMILIES
 from drawn import draw, encode
+from faults import for_each
 from served import LABELS, make_model
 from slow_rows import slow_after
 
@@ -43,7 +44,7 @@ def test_sizes_that_do_not_fit_are_refused(native, size, message):
         native(tf.zeros((1, *size, 3)))
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("make", "arguments", "message"),
     [
         (make_model, {"signatures": ["native"]}, "'native' only for a model that takes images of any size"),

@@ -7,6 +7,7 @@ import re
 import ml_dtypes
 import numpy as np
 import pytest
+from faults import for_each
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
@@ -110,7 +111,7 @@ def test_what_a_killed_process_leaves_is_never_a_checkpoint(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["step-000000001.safetensors", "step-000000003.safetensors.txt"]
 
 
-@pytest.mark.parametrize("damage", ["cut", "garbage", "other step"])
+@for_each("damage", ["cut", "garbage", "other step"])
 def test_damage_is_told(tmp_path, damage):
     files = CheckpointFolder(tmp_path)
     files.write(1, ARRAYS, STATE)

@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from faults import for_each
 
 from keras_vit.training import host_arrays
 
@@ -17,7 +18,7 @@ def test_checksum_is_that_of_the_formula():
     assert host_arrays.checksum(jax.numpy.asarray(values)) == expected
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "uint32", "int8", "bool"])
+@for_each("dtype", ["float32", "bfloat16", "uint32", "int8", "bool"])
 def test_checksum_changes_with_every_value_and_place(dtype):
     values = np.zeros((2, 3))
     found = {host_arrays.checksum(jax.numpy.asarray(values, dtype))}

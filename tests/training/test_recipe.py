@@ -253,7 +253,7 @@ class TestConfigure:
         assert recipe.configure(BIT) == BIT
         assert recipe.model_arguments(SwinConfig) == {"dropout_rate": 0.0}
 
-    @pytest.mark.parametrize(
+    @for_each(
         ("fixed", "config"),
         [({"attention_dropout_rate": 0.1}, SWIN), ({"dropout_rate": 0.1}, BIT), ({"remat": "block"}, BIT)],
     )

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+from faults import for_each
 
 import keras_vit
 from keras_vit import BiTResNet, VisionTransformer, ViTConfig
@@ -121,9 +122,7 @@ class TestLoss:
         with pytest.raises(ValueError, match=r"dense layers with a bias; 'toy' ends in \['encoder_norm'\]"):
             Recipe(**PLAIN, loss="sigmoid", head_bias=-10).compile(model)
 
-    @pytest.mark.parametrize(
-        ("loss", "activation"), [("softmax", "sigmoid"), ("sigmoid", "softmax"), ("softmax", "relu")]
-    )
+    @for_each(("loss", "activation"), [("softmax", "sigmoid"), ("sigmoid", "softmax"), ("softmax", "relu")])
     def test_refuses_another_activation(self, loss, activation):
         for model in (VisionTransformer(CONFIG.replace(classifier_activation=activation)), with_new_head(activation)):
             with pytest.raises(ValueError, match=f"must return logits or {loss} to be trained .*; got {activation}"):
@@ -139,10 +138,9 @@ class TestModels:
         with pytest.raises(ValueError, match="dropout_rate=0.2; the model was built with dropout_rate=0.1"):
             recipe.replace(dropout_rate=0.2).compile(model)
 
-    @pytest.mark.parametrize(
+    @for_each(
         "fixed",
         [{"drop_path_rate": 0.1}, {"remat": "block"}, {"dtype": "mixed_bfloat16"}],
-        ids=lambda fixed: next(iter(fixed)),
     )
     def test_refuses_a_model_that_was_built_otherwise(self, fixed):
         recipe, [(name, value)] = Recipe(**PLAIN, **fixed), fixed.items()

@@ -79,7 +79,7 @@ def test_list():
     assert len(list_recipes()) == len(RECIPES) == 78
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("name", "meant"),
     [
         ("quickstrat", r" \(did you mean 'quickstart' or "),

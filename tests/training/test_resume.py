@@ -305,7 +305,7 @@ class _Subclassed(keras.Model):
         return self.head(inputs)
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("make", "said"),
     [
         (_sequential, "got Sequential: build one with keras_vit.Model(inputs, outputs), or train keras_vit"),
@@ -314,7 +314,7 @@ class _Subclassed(keras.Model):
         (make_model, "must be passed once, in the list callbacks"),
     ],
 )
-@pytest.mark.parametrize("arguments", [{"x": X, "y": Y}, {"x": data(), "steps_per_epoch": STEPS}])
+@for_each("arguments", [{"x": X, "y": Y}, {"x": data(), "steps_per_epoch": STEPS}])
 def test_a_model_that_cannot_resume_is_told_what_it_needs(tmp_path, make, said, arguments):
     model = make()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))

@@ -10,6 +10,7 @@ import scipy.ndimage
 import scipy.stats
 import tensorflow as tf
 from augmented import IMAGE, PHOTO, check_determinism, draw
+from faults import for_each
 
 from keras_vit.data.augment import colour
 
@@ -69,7 +70,7 @@ def test_hue_and_unequal_strengths():
     assert bright.min() < 0.8 and bright.max() > 1.15
 
 
-@pytest.mark.parametrize(
+@for_each(
     ("text", "changed"),
     [
         ("color_jitter(0.5, probability=0.3)", None),
