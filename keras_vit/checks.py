@@ -43,6 +43,13 @@ def check_choice(name: str, value: T, choices: Collection[Any]) -> T:
     return value
 
 
+def check_instance(name: str, value: Any, kind: type | tuple[type, ...], description: str) -> Any:
+    """Return `value` if it is an instance of `kind`; otherwise raise a `TypeError` that says what is expected."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{name} must be {description}; got {type(value).__name__}")
+    return value
+
+
 def quoted(value: Any) -> str:
     """Return `repr(value)` for a message, shortened: a file can hold values of any length."""
     return shortened(repr(value), 200)
@@ -138,8 +145,7 @@ def check_flag(name: str, value: Any) -> bool:
 
 def check_path(name: str, value: Any) -> pathlib.Path:
     """Return `value` as a path; reject an empty string, which pathlib reads as the current folder."""
-    if not isinstance(value, (str, os.PathLike)):
-        raise TypeError(f"{name} must be a path; got {type(value).__name__}")
+    check_instance(name, value, (str, os.PathLike), "a path")
     if not os.fspath(value):
         raise ValueError(f"{name} must be a path that is not empty ('.' is the current folder); got {name}={value!r}")
     return pathlib.Path(value)

@@ -192,6 +192,8 @@ def hold(folder):
         BlockingIOError: if another process, or another thread, holds the lock.
         OSError: if the folder or the file cannot be written.
     """
+    # Not the library filelock (4.3): its FileLock does not work without flock, and another process may take its
+    # SoftFileLease from an owner that is only stopped, or after a wait of the whole lease instead of at once.
     folder = pathlib.Path(folder)
     path = folder / LOCK
     key = (os.path.realpath(path), os.getpid(), threading.get_ident())

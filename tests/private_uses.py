@@ -19,7 +19,7 @@ _MODULES = ("keras.src", "tensorflow.python", "tf.__internal__", "tensorflow.__i
 # Gradio takes long to import, and this module subclasses nothing of Keras.
 _WITHOUT_KERAS = ("keras_vit.demo.page",)
 # Attributes of ours, read from outside of their class, that Keras has for something else.
-OURS = {"_call_heads", "_config", "_conv", "_parts", "_preprocessing_source"}
+OURS = {"_call_heads", "_config", "_conv", "_preprocessing_source"}
 
 
 def private_names():

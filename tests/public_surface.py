@@ -57,8 +57,8 @@ def public_surface():
 def _exported():
     """Yields (function or class, what is exported of it): with a class those of ours that it inherits from."""
     for package in map(importlib.import_module, PACKAGES):
-        for name in package.__all__:
-            value = getattr(package, name)
+        names = getattr(package, "__all__", None) or [name for name in vars(package) if not name.startswith("_")]
+        for value in (getattr(package, name) for name in names):
             if inspect.isclass(value):
                 yield from ((base, value) for base in value.__mro__ if base.__module__.split(".")[0] == "keras_vit")
             elif inspect.isfunction(value):

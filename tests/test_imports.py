@@ -191,7 +191,7 @@ def _problem(module, package, name, in_function):
     if top == "tensorflow":
         is_free = package not in WITHOUT_TENSORFLOW and package is not None
         if package == "compat" or module in WITH_FORMS_FOR_TENSORFLOW:
-            is_free = in_function
+            is_free = in_function or module.startswith("keras_vit.compat.tensorflow_")
         return None if is_free else "TensorFlow is imported only in the packages above it"
     if top != "keras_vit":
         return None

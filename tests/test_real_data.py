@@ -17,7 +17,7 @@ from slow_rows import slow_after
 
 import keras_vit
 from keras_vit.checkpoints.readers import open_checkpoint
-from keras_vit.data import preprocessing as ops
+from keras_vit.data import preprocessing as preparation
 
 OFFICIAL = "ViT-Ti_16-imagenet2012-224.npz"
 HUGGINGFACE = "ViT-Ti_16-imagenet2012-224.huggingface.safetensors"
@@ -83,7 +83,7 @@ def test_the_crops_of_timm(real_data):
         top, left = (round((side - 224) / 2.0) for side in (height, width))
         pixels = np.asarray(image.resize((width, height), PIL.Image.BICUBIC), np.float32)
         expected.append(pixels[top : top + 224, left : left + 224])
-        found = ops.resize(protocol, ops.decode(path.read_bytes(), 3))
+        found = preparation.resize(protocol, preparation.decode(path.read_bytes(), 3))
         assert np.abs(found - expected[-1]).max() <= 1, path
     labels = [int(path.parent.name[:4]) for path in sorted(real_data.glob("imagenet200/*/*"))]
     inputs = np.stack(expected) / 127.5 - 1.0

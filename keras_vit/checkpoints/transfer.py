@@ -1,4 +1,8 @@
-"""Download of one file with limits on size and time, which protect against slow or malicious servers."""
+"""Download of one file with limits on size and time, which protect against slow or malicious servers.
+
+The library pooch (1.9) is no replacement: it limits neither the bytes nor the rate, follows redirects from https to
+http, and compares hashes, which the authors of the weights do not publish.
+"""
 
 import base64
 import collections

@@ -12,11 +12,17 @@ from typing import Any
 import keras
 
 from keras_vit import checks
+from keras_vit.compat.batch_parts import BackendFit, check_parts
 from keras_vit.compat.jax_fit import JaxFit
 from keras_vit.compat.labels import check_labels, label_rules, labels_in_words
-from keras_vit.compat.parts import BackendFit, check_parts
 from keras_vit.compat.private_names import check_installed
-from keras_vit.compat.tensorflow_fit import TensorFlowFit
+
+if keras.backend.backend() == "tensorflow":
+    from keras_vit.compat.tensorflow_fit import TensorFlowFit
+
+    _OwnFit: Any = TensorFlowFit
+else:
+    _OwnFit = JaxFit if keras.backend.backend() == "jax" else BackendFit
 
 # method -> its data arguments, each with the argument that limits its steps, as Keras could run more, and its function
 _STEPS_OF = {
@@ -35,7 +41,6 @@ CALLBACK_STATE = {
     keras.callbacks.ModelCheckpoint: ("best", "_batches_seen_since_last_saving", "_last_batch_seen"),
     keras.callbacks.ReduceLROnPlateau: ("wait", "best", "cooldown_counter"),
 }
-_OwnFit: Any = {"tensorflow": TensorFlowFit, "jax": JaxFit}.get(keras.backend.backend(), BackendFit)
 
 
 class DistributedFit(_OwnFit):
@@ -73,10 +78,7 @@ class DistributedFit(_OwnFit):
         check_installed(self._replicas, self, *self.layers)
         checks.check_integer("microbatches", microbatches)
         if microbatches > 1 and not self._can_split:
-            raise ValueError(
-                f"microbatches needs the TensorFlow or the JAX backend; got microbatches={microbatches} on "
-                f"{keras.backend.backend()}"
-            )
+            raise ValueError(f"microbatches needs TensorFlow or JAX; got {microbatches} on {keras.backend.backend()}")
         if microbatches > 1 and type(self).train_step is not DistributedFit.train_step:
             raise ValueError(
                 f"microbatches must be 1 for a model with its own train_step, which does not split batches; got "
@@ -171,10 +173,7 @@ class DistributedFit(_OwnFit):
         for name, (counted_by, function) in _STEPS_OF[method].items():
             steps = arguments.get(counted_by)
             if steps and steps % self.steps_per_execution:
-                raise ValueError(
-                    f"{counted_by} must be divisible by steps_per_execution; got {counted_by}={steps}, "
-                    f"steps_per_execution={self.steps_per_execution}"
-                )
+                raise ValueError(f"steps_per_execution={self.steps_per_execution} must divide {counted_by}={steps}")
             if arguments.get(name) is not None:
                 if steps is None:
                     _check_end(method, name, counted_by, arguments[name])

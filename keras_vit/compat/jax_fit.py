@@ -11,8 +11,8 @@ import itertools
 import keras
 import numpy as np
 
+from keras_vit.compat.batch_parts import BackendFit, add, count_parts, first_tensor, loss_weight, share, take_part
 from keras_vit.compat.labels import check_labels, label_rules
-from keras_vit.compat.parts import BackendFit, add, count_parts, first_tensor, loss_weight, share, take_part
 
 # length of the state that a loop takes out of the model -> its parts; the loops are predict, evaluate and fit
 _TAKEN = {

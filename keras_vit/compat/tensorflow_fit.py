@@ -17,13 +17,22 @@ import math
 import types
 
 import keras
+import tensorflow as tf
 
+from keras_vit.compat.batch_parts import (
+    LOOKED_AT,
+    BackendFit,
+    add,
+    count_parts,
+    first_tensor,
+    loss_weight,
+    share,
+    take_part,
+)
 from keras_vit.compat.inference import for_inference
 from keras_vit.compat.labels import check_labels, label_rules
-from keras_vit.compat.parts import BackendFit, add, count_parts, first_tensor, loss_weight, share, take_part
 from keras_vit.compat.tensorflow_optimizers import correct_for_replicas, fuse_updates
 
-LOOKED_AT = 32  # images of a first batch that are inspected
 _GROUPS_PER_STRATEGY = 1000
 _starts = itertools.count(_GROUPS_PER_STRATEGY, _GROUPS_PER_STRATEGY)
 
@@ -41,10 +50,7 @@ class TensorFlowFit(BackendFit):
                 f"got {type(self).__name__} on {self._replicas} replicas (pass the loss to compile)"
             )
         if arguments.get("jit_compile") is True and self._has_strategy:
-            raise ValueError(
-                "jit_compile must be 'auto' or False under a strategy of tf.distribute; got jit_compile=True "
-                "(with 'auto', Keras does not use XLA there)"
-            )
+            raise ValueError("jit_compile must be 'auto' or False under tf.distribute; got jit_compile=True")
         super().compile(**arguments)
         if self.optimizer is not None:
             fuse_updates(self.optimizer)
@@ -52,8 +58,6 @@ class TensorFlowFit(BackendFit):
                 correct_for_replicas(self.optimizer)
 
     def train_step(self, data):
-        import tensorflow as tf
-
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
         if not self.trainable_weights or (self._microbatches == 1 and replicas == 1):
             return super().train_step(data)
@@ -67,8 +71,6 @@ class TensorFlowFit(BackendFit):
 
     def _whole_batch(self, data):
         """Return the rows of the whole batch, and its weight / replicas (Keras divides mean losses by the replicas)."""
-        import tensorflow as tf
-
         x, _, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         rows, weight = tf.cast(tf.shape(first_tensor(x))[0], tf.float32), loss_weight(self, x, sample_weight)
         here = [rows] if weight is None else [rows, weight]
@@ -77,8 +79,6 @@ class TensorFlowFit(BackendFit):
 
     def _gradients(self, data, whole_rows, whole_weight):
         """Run forward and backward pass of one part, as in `keras.Model.train_step`; return gradients and logs."""
-        import tensorflow as tf
-
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         rows = tf.shape(first_tensor(x))[0]
         filled_x, filled_y, filled_weight = _filled_up((x, y, sample_weight), rows)
@@ -132,8 +132,6 @@ class TensorFlowFit(BackendFit):
 
     def _function(self, name, step_function):
         """Return a function of an iterator that runs `steps_per_execution` steps, or the remaining ones."""
-        import tensorflow as tf
-
         if self._has_strategy:
             separate_replica_seeds(self)
         strategy, rules = self.distribute_strategy, label_rules(self)
@@ -218,8 +216,6 @@ class TensorFlowFit(BackendFit):
 
     @property
     def _has_strategy(self):
-        import tensorflow as tf
-
         with self.distribute_strategy.scope():
             return tf.distribute.has_strategy()
 
@@ -232,8 +228,6 @@ class TensorFlowFit(BackendFit):
 
     def _shared_out(self, data, function):
         """Give each worker its rows of every batch; Keras would distribute files."""
-        import tensorflow as tf
-
         options = tf.data.experimental.AutoShardPolicy
         is_plain = isinstance(data, tf.data.Dataset) and self._has_strategy
         if not is_plain or data.options().experimental_distribute.auto_shard_policy != options.AUTO:
@@ -245,8 +239,6 @@ class TensorFlowFit(BackendFit):
 
 def _after(gradients, data):
     """Return `data` with a dependency that delays its use until the gradients are computed."""
-    import tensorflow as tf
-
     if gradients is None:
         return data
     with tf.control_dependencies([gradient for gradient in gradients if gradient is not None]):
@@ -259,8 +251,6 @@ def _map(function, structure):
 
 def _filled_up(data, rows):
     """Return the data, with a row of zeros if it is empty; a convolution's gradient fails without rows on a CPU."""
-    import tensorflow as tf
-
     if tf.get_static_value(rows):
         return data
     missing = tf.maximum(1 - rows, 0)
@@ -268,8 +258,6 @@ def _filled_up(data, rows):
 
 
 def _mean(values):
-    import tensorflow as tf
-
     return values[0] if len(values) == 1 else tf.reduce_mean(tf.stack(values), axis=0)
 
 
@@ -313,7 +301,6 @@ class _Counted:
 
 def _specification(epoch_iterator):
     """Return shapes and dtypes of one replica's batch, without reading data."""
-    import tensorflow as tf
 
     def of_one_replica(spec):
         if isinstance(spec, (tf.OptionalSpec, tf.NoneTensorSpec)):  # a missing target or weight
@@ -340,8 +327,6 @@ def separate_replica_seeds(model):
 
 
 def _next(self, ordered=True):
-    import tensorflow as tf
-
     seed = keras.random.SeedGenerator.next(self, ordered)
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
@@ -356,8 +341,6 @@ def mirrored_strategy(devices=None):
     the process are mistaken for those of the first and fail if their shapes differ. As in TensorFlow's own tests, the
     first number is changed.
     """
-    import tensorflow as tf
-
     base = tf.distribute.MirroredStrategy._collective_key_base
     tf.distribute.MirroredStrategy._collective_key_base = base + next(_starts)
     try:

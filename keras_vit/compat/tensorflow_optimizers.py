@@ -20,6 +20,7 @@ Keras no longer needs it.
 import types
 
 import keras
+import tensorflow as tf
 from keras import ops
 
 from keras_vit.compat import private_names, saved_objects
@@ -50,8 +51,6 @@ def _replace(optimizer, methods):
 
 def _clip_gradients(self, gradients):
     """Replace the method of the same name: the global norm takes one pass over each gradient and stores nothing."""
-    import tensorflow as tf
-
     is_plain = all(isinstance(gradient, tf.Tensor) and gradient.dtype == tf.float32 for gradient in gradients)
     if is_plain and self.global_clipnorm:
         return tf.clip_by_global_norm(gradients, self.global_clipnorm)[0]
@@ -60,8 +59,6 @@ def _clip_gradients(self, gradients):
 
 def _update_weights(self, distribution, grads_and_vars, learning_rate):
     """Replace `_distributed_tf_update_step`."""
-    import tensorflow as tf
-
     updates = {}  # the updates of this step by device and dtype
 
     def update(variable, gradient, learning_rate):
@@ -93,8 +90,6 @@ class _Update:
         self._rates = {}
 
     def __call__(self, variable, gradient):
-        import tensorflow as tf
-
         index = self.optimizer._get_variable_index(variable)
         rate, decay = self._rate(index)
         if decay is not None and self.optimizer._use_weight_decay(variable):
@@ -237,8 +232,6 @@ def _cond(predicate, if_true, if_false=lambda *_: None, arguments=()):
     If replicas are threads (`merge_call`), a branch inside one replica cannot wait for the others. The condition is
     therefore evaluated outside of the replicas, and each branch enters them again.
     """
-    import tensorflow as tf
-
     if _is_one_program(tf):
         tf.cond(predicate, lambda: _nothing(if_true, arguments), lambda: _nothing(if_false, arguments))
         return
@@ -255,8 +248,6 @@ def _cond(predicate, if_true, if_false=lambda *_: None, arguments=()):
 
 
 def _nothing(function, arguments):
-    import tensorflow as tf
-
     function(*arguments)
     return tf.constant(0)
 
@@ -269,7 +260,5 @@ def _is_one_program(tf):
 
 def _check_finite(self, grads):
     """Replace the method of `LossScaleOptimizer`, which checks only the first replica."""
-    import tensorflow as tf
-
     infinite = tf.cast(~type(self).check_finite(self, grads), tf.int32)
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, infinite) == 0

@@ -100,10 +100,7 @@ def check_labels(labels, classes):
     """Return the operation that stops the pipeline with an `UnusableDataError` if labels are out of range."""
 
     def stop(wrong):
-        raise UnusableDataError(
-            f"labels must be from 0 to {classes - 1}, as there are {classes} classes; "
-            f"the source contains {wrong.tolist()}"
-        )
+        raise UnusableDataError(f"labels must be from 0 to {classes - 1}; the source contains {wrong.tolist()}")
 
     wrong = tf.boolean_mask(labels, (labels < 0) | (labels >= classes))
     return tf.cond(tf.size(wrong) == 0, tf.no_op, lambda: tf.group(tf.numpy_function(stop, [wrong], [])))

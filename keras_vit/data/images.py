@@ -23,7 +23,7 @@ import tensorflow as tf
 from keras_vit.checks import shortened
 from keras_vit.config import Preprocessing
 from keras_vit.data import headers
-from keras_vit.data import preprocessing as ops
+from keras_vit.data import preprocessing as preparation
 from keras_vit.files import check_regular
 from keras_vit.typing import PathLike, SupportsArray
 
@@ -63,7 +63,7 @@ def preprocess(
             or an image of more than 178,956,970 pixels; the message names the image.
         TypeError: on an object that is not an image.
     """
-    ops.check(preprocessing)
+    preparation.check(preprocessing)
     return stack(as_images(images, value_range), preprocessing)
 
 
@@ -80,10 +80,7 @@ def as_images(images, value_range=None):
     named = [(f"images[{place}]", image) for place, image in enumerate(images)] if is_list else [("images", images)]
     found = [_no_array(name, image) for name, image in named]
     if value_range is not None and None not in found:
-        raise ValueError(
-            "value_range is for arrays, and images contains none: files and PIL images have a known range; "
-            f"got value_range={value_range!r}"
-        )
+        raise ValueError(f"value_range is for arrays, and images contains none; got value_range={value_range!r}")
     listed = []
     for (name, image), one in zip(named, found, strict=True):
         listed += _from_array(name, image, value_range, is_list) if one is None else [one]
@@ -93,9 +90,9 @@ def as_images(images, value_range=None):
 def stack(images, preprocessing):
     """Read and preprocess the result of `as_images`, see `preprocess`."""
     with tf.device("CPU"):
-        done = [ops.apply(preprocessing, read(preprocessing.channels)) for read in images]
+        done = [preparation.apply(preprocessing, read(preprocessing.channels)) for read in images]
     rows = np.stack([np.asarray(image) for image in done])
-    return tf.nest.map_structure(np.asarray, ops.as_inputs(preprocessing, rows))
+    return tf.nest.map_structure(np.asarray, preparation.as_inputs(preprocessing, rows))
 
 
 def check_file(path):
@@ -106,22 +103,20 @@ def check_file(path):
             "urllib.request.urlopen(address).read() returns"
         )
     if os.path.isdir(path):
-        raise ValueError(
-            f"{os.fspath(path)} is a folder, not an image: pass its files, or use keras_vit.data.from_directory"
-        )
+        raise ValueError(f"{os.fspath(path)} is a folder, not an image: pass its files, or use data.from_directory")
     if not os.path.exists(check_regular(path)):
         raise FileNotFoundError(f"there is no image file {shortened(os.fspath(path))}")
 
 
 def decode(name, contents, channels):
-    """Decode the bytes of a file to uint8 (height, width, channels) with `ops.decode`.
+    """Decode the bytes of a file to uint8 (height, width, channels) with `preparation.decode`.
 
     Raises:
         ValueError: on bytes that are not an image, a damaged image, or more than `headers.MAX_PIXELS` pixels; the
             message begins with `name`.
     """
     try:
-        image = ops.decode(tf.constant(contents), channels)
+        image = preparation.decode(tf.constant(contents), channels)
     except tf.errors.OpError as error:
         raise ValueError(f"{name} must {_unmet(contents, error.message)}") from None
     _check_sides(name, *image.shape[:2])
@@ -132,10 +127,7 @@ def from_pil(name, image):
     """Return the upright pixels of a PIL image: uint8 (height, width, 1 or 3), or float32 on [0, 255] for 16 bits."""
     _check_sides(name, *reversed(image.size))
     if image.mode in ("I", "F"):
-        raise ValueError(
-            f"{name} must be a PIL image with a known value range; mode {image.mode!r} has none: "
-            "pass numpy.asarray(image) with value_range=(darkest, brightest)"
-        )
+        raise ValueError(f"{name} has mode {image.mode!r} of no known range: pass numpy.asarray(image) and value_range")
     try:
         image = _upright(image)
         if image.mode.startswith("I;16"):
@@ -218,9 +210,7 @@ def _no_array(name, image):
     if hasattr(image, "read"):
         return lambda channels: decode(name, _contents(name, image), channels)
     if isinstance(image, (list, tuple)):
-        raise TypeError(
-            f"{name} must be a path, the bytes of a file, a PIL image or an array; got a {type(image).__name__}"
-        )
+        raise TypeError(f"{name} must be a path, bytes, a PIL image or an array; got a {type(image).__name__}")
     return None
 
 
@@ -250,7 +240,7 @@ def _upright(image):
 
 
 def _unmet(contents, message):
-    """Return the requirement that a file does not meet, for a message; `message` is the error of `ops.decode`."""
+    """Return the requirement that a file does not meet, for a message; `message` is that of the decoder."""
     limit = re.search(r"(have at most .*; got)\W+(\d+) (\d+)\]", message)
     if limit:
         return f"{limit[1]} {limit[2]} x {limit[3]} pixels"
@@ -292,10 +282,7 @@ def _numeric(name, array):
     if array.dtype.kind == "b":
         raise TypeError(f"{name} must contain numbers; got bool: convert with mask.astype('uint8') * 255")
     if array.dtype.kind not in "uif":
-        raise TypeError(
-            f"{name} must be a path, the bytes of a file, a PIL image or an array of numbers; "
-            f"got {given.__module__}.{given.__qualname__}"
-        )
+        raise TypeError(f"{name} must be a path, bytes, a PIL image or an array of numbers; got {given.__qualname__}")
     return array
 
 
@@ -304,16 +291,10 @@ def _range_of(name, dtype, value_range):
         pair = tuple(value_range) if isinstance(value_range, (tuple, list)) else ()
         is_pair = len(pair) == 2 and all(isinstance(v, numbers.Real) and math.isfinite(v) for v in pair)
         if not is_pair or pair[0] >= pair[1]:
-            raise ValueError(
-                "value_range must be None or a pair of numbers (darkest, brightest) such as (0, 255); "
-                f"got value_range={value_range!r}"
-            )
+            raise ValueError(f"value_range must be a pair of numbers, as (0, 255); got value_range={value_range!r}")
         return pair
     if dtype.kind == "i":
-        raise ValueError(
-            f"{name} must be uint8, uint16 or float, or come with value_range=(darkest, brightest); "
-            f"got {dtype}, which has no standard range for images"
-        )
+        raise ValueError(f"{name} must be uint8, uint16 or float, or come with value_range=(low, high); got {dtype}")
     return (0, np.iinfo(dtype).max) if dtype.kind == "u" else (0, 1)
 
 

@@ -51,10 +51,7 @@ def from_directory(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> Im
     top = _visible(folder)
     classes = sorted((entry for entry in top if entry.is_dir()), key=lambda entry: composed(entry.name))
     if not classes:
-        raise ValueError(
-            f"path must contain one sub-folder of images per class; there are none in {path} "
-            "(keras_vit.data.from_files reads images without classes)"
-        )
+        raise ValueError(f"path must contain one folder of images per class; {path} has none (see from_files)")
     found: list[list[str]] = []
     ignored = [entry.path for entry in top if entry.name.lower().endswith(endings) and entry.is_file()]
     for entry in classes:
@@ -128,9 +125,7 @@ def _check_names(paths):
         try:
             path.encode()
         except UnicodeEncodeError:  # Python reads such a name with lone surrogates
-            raise ValueError(
-                f"names of folders and files must be UTF-8; got {os.fsencode(path)!r}: rename it"
-            ) from None
+            raise ValueError(f"names of files must be UTF-8; got {os.fsencode(path)!r}: rename it") from None
 
 
 def _read_when_needed(files, labels, class_names):
@@ -158,20 +153,14 @@ def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Seque
     images = images[..., None] if images.ndim == 3 else images
     names = numbered_names(int(labels.max())) if class_names is None else check_class_names(class_names)
     if labels.min() < 0 or labels.max() >= len(names):
-        raise ValueError(
-            f"labels must be from 0 to {len(names) - 1}, as there are {len(names)} classes; "
-            f"they range from {labels.min()} to {labels.max()}"
-        )
+        raise ValueError(f"labels must be from 0 to {len(names) - 1}; they range from {labels.min()} to {labels.max()}")
     return from_memory(images, tf.identity, labels.reshape(-1).astype("int32"), names)
 
 
 def _check_headers(images, labels):
     """Raise an error unless arrays, or the entries of a file, have the shapes and dtypes of images and labels."""
     if images.dtype != "uint8":
-        raise ValueError(
-            f"images must be uint8 on 0..255; got {images.dtype}: convert with "
-            "np.round(images * 255).astype('uint8') if they are on [0, 1]"
-        )
+        raise ValueError(f"images must be uint8 (np.round(images * 255) of images on [0, 1]); got {images.dtype}")
     readers.check_shape("images", (*images.shape, 1) if len(images.shape) == 3 else images.shape, (4,))
     count, dtype = images.shape[0], getattr(labels.dtype, "name", labels.dtype)  # without the byte order
     if not dtype.startswith(("int", "uint")) or labels.shape not in ((count,), (count, 1)):

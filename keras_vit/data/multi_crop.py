@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.config import Preprocessing
-from keras_vit.data import preprocessing as ops
+from keras_vit.data import preprocessing as preparation
 from keras_vit.data.augment import parse_augment
 from keras_vit.data.batches import read_batches
 from keras_vit.data.corrupt import Unreadable
@@ -98,7 +98,7 @@ def multi_crop_pipeline(
     def prepare(number, image):
         """Return the values of all crops of an image, one after another."""
         key = tf.stack([tf.constant(seed, tf.int64), number])
-        pixels = ops.decode(image, channels) if image.dtype == tf.string else image
+        pixels = preparation.decode(image, channels) if image.dtype == tf.string else image
         return tf.concat([views[min(n, 2)](pixels, fold(key, n)) for n in range(2 + local_crops)], 0)
 
     @tf.autograph.experimental.do_not_convert

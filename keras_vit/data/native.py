@@ -44,15 +44,10 @@ def native_batch(
     images, size = [np.asarray(image, np.float32) for image in images], checks.check_pair("patch_size", patch_size)
     count = checks.check_integer("images_per_sequence", images_per_sequence)
     if not images or len(images) % count:
-        raise ValueError(
-            f"images must hold at least one image, and a multiple of images_per_sequence={count}; got {len(images)}"
-        )
+        raise ValueError(f"images must hold a multiple of images_per_sequence={count}, not 0; got {len(images)}")
     for place, image in enumerate(images):
         if image.ndim != 3 or image.shape[2] != images[0].shape[2] or 0 in image.shape:
-            raise ValueError(
-                f"images must have shape (height, width, {images[0].shape[-1]}), no side 0; images[{place}] has "
-                f"{image.shape}"
-            )
+            raise ValueError(f"images[{place}] must be (height, width, {images[0].shape[-1]}); got {image.shape}")
         checks.check_divisible(f"the sides of images[{place}]", image.shape[:2], "patch_size", size)
     lengths = [image.shape[0] * image.shape[1] // (size[0] * size[1]) for image in images]
     totals = np.sum(np.reshape(lengths, (-1, count)), axis=1)
@@ -106,28 +101,18 @@ def native_pipeline(
     rate, training = checks.check_rate("drop_rate", drop_rate), checks.check_flag("training", training)
     max_tokens = check(preprocessing).max_tokens
     if max_tokens is None:
-        raise ValueError(
-            f"preprocessing must have patch_size and max_tokens (Preprocessing.native); got {preprocessing}"
-        )
+        raise ValueError(f"preprocessing must have patch_size and max_tokens (see its `native`); got {preprocessing}")
     if (count > 1 or rate) and not training:
-        raise ValueError(
-            f"images_per_sequence above 1 and drop_rate need training=True; got images_per_sequence={count}, "
-            f"drop_rate={rate}, training=False"
-        )
+        raise ValueError(f"images_per_sequence={count} and drop_rate={rate} need training=True; got training=False")
     longest = count * max_tokens
     buckets = checks.check_integers("buckets", (longest,) if buckets is None else buckets)
     if list(buckets) != sorted(set(buckets)) or buckets[-1] < longest:
-        raise ValueError(
-            f"buckets must ascend to at least images_per_sequence * max_tokens = {longest}; got buckets={buckets}"
-        )
+        raise ValueError(f"buckets must ascend to images_per_sequence * max_tokens = {longest}; got buckets={buckets}")
     batches = (train_pipeline if training else eval_pipeline)(source, preprocessing, batch_size, **arguments)
     shard, shards = arguments.get("shard", (0, 1))
     rows = batch_size // shards
     if rows % count or (count > 1 and not arguments.get("drop_remainder", True)):
-        raise ValueError(
-            "images_per_sequence must divide the images of a batch, so drop_remainder must be True; got "
-            f"images_per_sequence={count} and {rows} images per worker"
-        )
+        raise ValueError(f"images_per_sequence={count} must divide all batches (drop_remainder); got {rows} images")
     seed = tf.constant(arguments.get("seed", 0), tf.int64)
 
     @tf.autograph.experimental.do_not_convert

@@ -7,7 +7,7 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.config import Preprocessing
 from keras_vit.data import images as readers
-from keras_vit.data import preprocessing as ops
+from keras_vit.data import preprocessing as preparation
 from keras_vit.data.augment import parse_augment, parse_mix
 from keras_vit.data.batches import read_batches
 from keras_vit.data.corrupt import Unreadable, data_error
@@ -88,19 +88,12 @@ def train_pipeline(
     for name, flag in (("shuffle", shuffle), ("repeat", repeat), ("drop_remainder", drop_remainder)):
         checks.check_flag(name, flag)
     if drop_remainder and not repeat and batch_size > source.size:
-        raise ValueError(
-            f"batch_size must not exceed the {source.size} images of the source with drop_remainder=True; "
-            f"got batch_size={batch_size}"
-        )
+        raise ValueError(f"batch_size must be at most {source.size}, the images, with drop_remainder; got {batch_size}")
     if repeats > 1 and not shuffle:
-        raise ValueError(
-            f"repeats above 1 requires shuffle=True, or every pass would skip the same images; got repeats={repeats}"
-        )
+        raise ValueError(f"repeats above 1 needs shuffle=True, or passes skip the same images; got repeats={repeats}")
     operations, mixer = parse_augment(augment, with_functions=True), parse_mix(mix)
     if preprocessing.max_tokens and (mixer or operations and operations[0].kind == "crop"):
-        raise ValueError(
-            f"augment must not crop, and mix must be empty, for images in their own aspect ratios; got {augment}, {mix}"
-        )
+        raise ValueError(f"augment must not crop, and mix must be empty, for native sizes; got {augment} and {mix}")
     has_partner = mixer is not None and shard[1] > 1
     order = Order(source, batch_size, seed, shuffle, repeat, repeats, drop_remainder, shard, has_partner)
     unreadable = Unreadable(source, preprocessing.channels, max_corrupt, needed=1)
@@ -168,7 +161,7 @@ def _batches(order, preprocessing, dtype, unreadable, start_step=0, operations=(
 
     Without `Unreadable.needed`, an unreadable image is left out instead of replaced.
     """
-    shape = ops.row_shape(preprocessing)
+    shape = preparation.row_shape(preprocessing)
 
     def key_of(number):
         return tf.stack([tf.constant(order.seed, tf.int64), number])
@@ -179,13 +172,13 @@ def _batches(order, preprocessing, dtype, unreadable, start_step=0, operations=(
             image = operations[0](image, size=shape[:2], channels=shape[2], seed=fold(key_of(number), 0))
         else:
             if image.dtype == tf.string:
-                image = ops.decode(image, preprocessing.channels, scaled_for=scaled_for)
-            image = ops.resize(preprocessing, image)
+                image = preparation.decode(image, preprocessing.channels, scaled_for=scaled_for)
+            image = preparation.resize(preprocessing, image)
         for place, operation in enumerate(operations[crops:], start=crops):
             image = operation(image, fold(key_of(number), place))
         # Without a mix, an image is converted while it is in the processor's cache.
         image = convert(preprocessing, dtype, image) if mixer is None else image
-        return ops.in_patches(preprocessing, image)
+        return preparation.in_patches(preprocessing, image)
 
     def mixed(number, pair):
         images, labels = pair[0], tf.one_hot(pair[1], len(order.source.class_names))
@@ -201,7 +194,7 @@ def _batches(order, preprocessing, dtype, unreadable, start_step=0, operations=(
     if mixer is not None:
         dataset = dataset.enumerate(start_step).map(mixed)
     if preprocessing.max_tokens is not None:
-        dataset = dataset.map(lambda rows, labels: (ops.as_inputs(preprocessing, rows), labels))
+        dataset = dataset.map(lambda rows, labels: (preparation.as_inputs(preprocessing, rows), labels))
     return finished(dataset, order, start_step)
 
 
@@ -228,7 +221,7 @@ def convert(preprocessing, dtype, images):
     """Convert float32 on [0, 255] to model input: standardised, or rounded to uint8."""
     if dtype == "uint8":
         return tf.cast(tf.clip_by_value(tf.round(images), 0.0, 255.0), tf.uint8)
-    return ops.standardise(preprocessing, images)
+    return preparation.standardise(preprocessing, images)
 
 
 def fold(key, data):
@@ -237,21 +230,15 @@ def fold(key, data):
 
 def check(source, preprocessing, batch_size, shard=(0, 1), dtype="float32"):
     """Check the arguments that the pipelines share."""
-    if not isinstance(source, ImageSource):
-        raise TypeError(
-            f"source must be an ImageSource, such as keras_vit.data.from_directory(...); got {type(source).__name__}"
-        )
+    expected = "an ImageSource, such as keras_vit.data.from_directory(...)"
+    checks.check_instance("source", source, ImageSource, expected)
     if source.size < 1:
         raise ValueError("source must contain at least one image; it is empty")
-    ops.check(preprocessing)
+    preparation.check(preprocessing)
     checks.check_integer("batch_size", batch_size)
     checks.check_choice("dtype", dtype, DTYPES[:1] if preprocessing.max_tokens else DTYPES)
     is_pair = isinstance(shard, (tuple, list)) and [type(part) for part in shard] == [int, int]
     if not is_pair or not 0 <= shard[0] < shard[1]:
-        raise ValueError(
-            f"shard must be a pair of integers (index, count), index from 0 to count - 1; got shard={shard!r}"
-        )
+        raise ValueError(f"shard must be integers (index, count), index from 0 to count - 1; got shard={shard!r}")
     if batch_size % shard[1]:
-        raise ValueError(
-            f"batch_size must be divisible by the count of shard; got batch_size={batch_size}, shard={shard}"
-        )
+        raise ValueError(f"batch_size must be divisible by the count of shard; got {batch_size} and shard={shard}")

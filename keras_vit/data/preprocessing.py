@@ -75,12 +75,8 @@ def _decoder(channels, max_pixels, scaled_for, has_python):
 
 def check(preprocessing):
     """Return `preprocessing` if it is a `Preprocessing`, else raise a `TypeError`."""
-    if not isinstance(preprocessing, Preprocessing):
-        raise TypeError(
-            "preprocessing must be a keras_vit.Preprocessing, such as model.preprocessing; "
-            f"got {type(preprocessing).__name__}"
-        )
-    return preprocessing
+    expected = "a keras_vit.Preprocessing, such as model.preprocessing"
+    return checks.check_instance("preprocessing", preprocessing, Preprocessing, expected)
 
 
 def apply(preprocessing, image):

@@ -80,9 +80,7 @@ class ImageSource:
         """
         held_out_size = round(self.size * checks.check_rate("fraction", fraction))
         if not 0 < held_out_size < self.size:
-            raise ValueError(
-                f"fraction must leave both parts at least one image; got fraction={fraction} of {self.size} images"
-            )
+            raise ValueError(f"fraction must leave each part an image; got fraction={fraction} of {self.size} images")
         order = np.random.default_rng(checks.check_integer("seed", seed, minimum=0)).permutation(self.size)
         if self.labels is not None:
             order = order[_by_shares(self.labels[order])]
@@ -101,9 +99,7 @@ class ImageSource:
             ValueError: on a source without lookup, or a position out of range.
         """
         if self.lookup is None:
-            raise ValueError(
-                "a source without lookup cannot be split: build two sources from two datasets, or call cached() first"
-            )
+            raise ValueError("a source without lookup cannot be split: build two sources, or call cached() first")
         positions = np.asarray(positions, np.int64)
         outside = positions[(positions < 0) | (positions >= self.size)]
         if len(outside):
@@ -153,10 +149,7 @@ class ImageSource:
             labels.append(element["label"])
             total += len(contents[-1])
             if total > max_bytes:
-                raise ValueError(
-                    f"the images must fit into max_bytes={max_bytes:,} to be cached; "
-                    f"the first {len(contents):,} of {self.size:,} take {total:,} bytes"
-                )
+                raise ValueError(f"max_bytes must hold {self.size:,} images; {len(contents):,} exceed {max_bytes:,}")
         if len(contents) != self.size:
             raise ValueError(f"the source must contain {self.size} images, its size; it contains {len(contents)}")
         known = np.asarray(labels, "int32").reshape(self.size)
@@ -257,10 +250,7 @@ def numbered_names(highest):
         ValueError: if there would be more than a million names, as after one damaged label.
     """
     if highest >= MAX_NUMBERED:
-        raise ValueError(
-            f"labels without class_names must be below {MAX_NUMBERED:,}, as each number up to the highest gets a name; "
-            f"the highest label is {highest} (a damaged label, or pass class_names or an ImageSource with them)"
-        )
+        raise ValueError(f"labels without class_names must be below {MAX_NUMBERED:,}; the highest is {highest}")
     return tuple(map(str, range(highest + 1)))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit import checks
 from keras_vit.data.sources import ImageSource, as_label, from_lookup
 from keras_vit.data.tfrecord import index_records
 from keras_vit.typing import PathLike, Tensor
@@ -109,8 +110,7 @@ def find_builder(dataset, data_dir):
     tfds = _import_tfds()
     if isinstance(dataset, str):
         return tfds.builder(dataset, data_dir=data_dir)
-    if not isinstance(dataset, tfds.core.DatasetBuilder):
-        raise TypeError(f"dataset must be a name or a tfds.core.DatasetBuilder; got {type(dataset).__name__}")
+    checks.check_instance("dataset", dataset, tfds.core.DatasetBuilder, "a name or a tfds.core.DatasetBuilder")
     if data_dir is not None:
         raise ValueError(f"data_dir is for a name; the builder already has {dataset.data_dir}; got {data_dir!r}")
     return dataset
@@ -124,9 +124,7 @@ def prepare(builder):
 
 
 def _import_tfds():
-    return import_optional(
-        "tensorflow_datasets", "from_tfds needs TensorFlow Datasets: pip install tensorflow-datasets"
-    )
+    return import_optional("tensorflow_datasets", "TensorFlow Datasets is needed: pip install tensorflow-datasets")
 
 
 def _rule(tfds, features, label_key):
@@ -135,19 +133,13 @@ def _rule(tfds, features, label_key):
         return LabelRule({label_key: True}, lambda example: example[label_key], tuple(features[label_key].names))
     absent = [name for name in label_key.features if name not in features]
     if absent:
-        raise ValueError(
-            f"label_key must be a rule that reads features of the set; it reads {', '.join(absent)}; the set has "
-            f"{_listed(features)}"
-        )
+        raise ValueError(f"label_key reads {', '.join(absent)}; it must read features of the set: {_listed(features)}")
     return label_key
 
 
 def _check_kind(features, argument, key, kind):
     if key not in features or not isinstance(features[key], kind):
-        raise ValueError(
-            f"{argument} must name a feature of kind {kind.__name__}; got {argument}={key!r}; the set has "
-            f"{_listed(features)}"
-        )
+        raise ValueError(f"{argument}={key!r} must be one of {kind.__name__} among the features {_listed(features)}")
 
 
 def _listed(features):

@@ -64,10 +64,7 @@ def from_tfrecord(
     files = _find_files(pattern)
     size, read, describe = index_records(files)
     if not size:
-        raise ValueError(
-            f"pattern must match uncompressed TFRecord files with complete records; got {', '.join(files[:3])}"
-            f"{f' and {len(files) - 3} more' if len(files) > 3 else ''}"
-        )
+        raise ValueError(f"pattern must match uncompressed TFRecord files; got {files[0]} and {len(files) - 1} more")
     features = {image_key: tf.io.FixedLenFeature((), tf.string), label_key: tf.io.FixedLenFeature((), tf.int64)}
     _check_first(read, size, image_key, label_key)
 
@@ -80,10 +77,7 @@ def from_tfrecord(
         labels = tf.data.Dataset.range(size).map(lambda n: lookup(n)["label"], num_parallel_calls=tf.data.AUTOTUNE)
         highest = max(labels.ignore_errors().as_numpy_iterator())
         if highest < 0:
-            raise ValueError(
-                "label_offset must be the label of the first class in the files; "
-                f"got label_offset={label_offset}, and the highest label is {highest + label_offset}"
-            )
+            raise ValueError(f"label_offset must be at most {highest + label_offset}; got {label_offset}")
         class_names = numbered_names(highest)
     return from_lookup(lookup, class_names, size, describe=describe)
 

@@ -185,10 +185,7 @@ def vtab_1k(task: str, data_dir: PathLike | None = None, dataset: Any = None) ->
     parts = (train, validation, f"{train}+{validation}", _slice(builder, row.test))
     found = ThousandExamples(*map(source, parts))
     if len(found.class_names) != row.classes:
-        raise ValueError(
-            f"dataset must have the {row.classes} classes of {task}; "
-            f"{builder.info.full_name} has {_few(found.class_names)}"
-        )
+        raise ValueError(f"dataset must have the {row.classes} classes of {task}; got {_few(found.class_names)}")
     return found
 
 
@@ -215,9 +212,7 @@ def thousand_examples(source: ImageSource, test: ImageSource | None = None, seed
     if source.size < needed:
         raise ValueError(f"source must contain at least {needed} images; got {source.size}")
     if test is not None and test.class_names != source.class_names:
-        raise ValueError(
-            f"test must have the classes of source; got {_few(test.class_names)} and {_few(source.class_names)}"
-        )
+        raise ValueError(f"test must have the classes {_few(source.class_names)}; got {_few(test.class_names)}")
     order = np.random.default_rng(checks.check_integer("seed", seed, minimum=0)).permutation(source.size)
     train, validation, rest = (np.sort(part) for part in np.split(order, [_TRAIN, _TRAIN + _VALIDATION]))
     train800, val200, train1000 = map(source.take, (train, validation, np.concatenate([train, validation])))
@@ -230,10 +225,7 @@ def _slice(builder, place, size=None):
     known = builder.info.splits[split].num_examples
     begin = percent * known // 100  # rounded down, as in the official code
     if size is not None and begin + size > known:
-        raise ValueError(
-            f"dataset must have at least {size} images from number {begin} to the end of {split}; "
-            f"{builder.info.full_name} has only {known} in {split}"
-        )
+        raise ValueError(f"{builder.info.full_name} must have {begin + size} images in {split}; it has {known}")
     return f"{split}[{begin}:{'' if size is None else begin + size}]"
 
 

@@ -229,9 +229,7 @@ class Accuracy:
         return "\n".join(lines)
 
     def __str__(self):
-        parts = [
-            f"top-{k} accuracy {100 * share:.2f} % ({self.correct[k]} of {self.count})" for k, share in self.top.items()
-        ]
+        parts = [f"top-{k} accuracy {100 * x:.2f} % ({self.correct[k]} of {self.count})" for k, x in self.top.items()]
         left_out = f"; {self.left_out} without a correct class left out" if self.left_out else ""
         return f"{', '.join(parts)}{left_out}; classes matched {self.matching}"
 
@@ -283,18 +281,16 @@ def evaluate(
     if top is None:
         top = (1, 5) if classes > 5 else (1,)
     top = [checks.check_integer("top", k) for k in (top if isinstance(top, (tuple, list)) else (top,))]
-    [images] = open_labelled({"data": data}, model, preprocessing, batch_size)
+    [opened] = open_labelled({"data": data}, model, preprocessing, batch_size)
     named = tuple(getattr(data, "class_names", None) or ())  # of Keras's image_dataset_from_directory, for instance
     if class_names is None and named and sorted(named) == sorted(model_labels or ()):
         class_names = named
-    if class_names is not None and images.class_names is not None and len(class_names) != len(images.class_names):
-        raise ValueError(
-            f"class_names must name the {len(images.class_names)} classes of the data; got {len(class_names)} names"
-        )
-    class_names = images.class_names if class_names is None else check_class_names(class_names)
+    if class_names is not None and opened.class_names is not None and len(class_names) != len(opened.class_names):
+        raise ValueError(f"class_names must name {len(opened.class_names)} classes; got {len(class_names)} names")
+    class_names = opened.class_names if class_names is None else check_class_names(class_names)
     kept, answers, left_out, model_names = None, None, 0, None
     if labels is not None:
-        kept, answers, left_out = _with_answers(images.source, labels)
+        kept, answers, left_out = _with_answers(opened.source, labels)
         logits, matching = match_classes(label_set("imagenet2012"), model_labels, classes)
         matching += f", images to {os.fspath(labels)} by the numbers in their names"
     elif class_names is None:
@@ -304,7 +300,7 @@ def evaluate(
     if labels is None and model_labels is not None:
         model_names = tuple(names[logit] for logit in logits)
     class_names, logits = names if class_names is None else class_names, np.asarray(logits)
-    batches, steps = images.batches(kept)
+    batches, steps = opened.batches(kept)
     found, first = [], 0
     forward = inference(model, compiled=steps != 1)
     for scores, numbers in outputs.run_batches(forward, model, "evaluate", "scores", batches, steps, verbose):

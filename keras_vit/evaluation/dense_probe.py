@@ -116,8 +116,7 @@ def dense_probe(
 
 def _features(model, layer):
     """Return the graph from images to a map of features, and the height and width of its cells in pixels."""
-    if not isinstance(model, keras.Model):
-        raise TypeError(f"model must be a keras model, such as keras_vit.DINOv2_B14(...); got {type(model).__name__}")
+    checks.check_instance("model", model, keras.Model, "a keras model, such as keras_vit.DINOv2_B14(...)")
     is_ours = isinstance(model, ImageModel)
     if layer is not None and not is_ours:
         raise ValueError(f"layer is for models of keras_vit; got layer={layer!r} and {model.name!r}")
@@ -144,10 +143,7 @@ def _batches(name, data, classes, ignore):
         is_integer = masks.shape == images.shape[:3] and masks.dtype.kind in "iu"
         if not is_integer or not ((masks == ignore) | ((masks >= 0) & (masks < classes))).all():
             found = f"{masks.dtype} {masks.shape} from {np.min(masks, initial=0)} to {np.max(masks, initial=0)}"
-            raise ValueError(
-                f"{name} must have masks of the size of their images, {images.shape[:3]}, with integers from 0 to "
-                f"{classes - 1} or ignore={ignore}; got {found}"
-            )
+            raise ValueError(f"{name} must have masks {images.shape[:3]} below {classes}, or {ignore}; got {found}")
         yield images, masks.astype(np.int64)
 
 

@@ -135,8 +135,8 @@ def _few_shot(frozen, train, test, shots, seeds, l2, verbose):
     labels = check_labels("train", train.labels, len(class_names))
     draws = [draw_shots(labels, class_names, max(shots), seed) for seed in seeds]
     needed = np.unique(draws)
-    x, _ = frozen.read(*train.batches(needed), verbose=verbose)
-    x_test, y_test = frozen.read(*test.batches(), verbose=verbose)
+    x, _ = frozen.read(train, needed, verbose=verbose)
+    x_test, y_test = frozen.read(test, verbose=verbose)
     y_test = places[check_labels("test", y_test, len(places))]
 
     def accuracy_of(draw):

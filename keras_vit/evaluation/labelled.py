@@ -34,18 +34,15 @@ def open_labelled(data, model, preprocessing, batch_size):
     """
     checks.check_integer("batch_size", batch_size)
     opened = []
-    for name, images in data.items():
-        images = from_directory(images) if isinstance(images, (str, os.PathLike)) else images
-        if isinstance(images, ImageSource):
-            opened.append(SourceImages(name, images, check_preprocessing(model, preprocessing), batch_size))
-        elif hasattr(images, "as_numpy_iterator"):
-            opened.append(ReadyBatches(name, images, batch_size))
+    for name, given in data.items():
+        given = from_directory(given) if isinstance(given, (str, os.PathLike)) else given
+        if isinstance(given, ImageSource):
+            opened.append(SourceImages(name, given, check_preprocessing(model, preprocessing), batch_size))
+        elif hasattr(given, "as_numpy_iterator"):
+            opened.append(ReadyBatches(name, given, batch_size))
         else:
-            raise TypeError(
-                f"{name} must be a folder, an ImageSource or a batched tf.data.Dataset of (inputs, labels); "
-                f"got {type(images).__name__}"
-            )
-    if preprocessing is not None and all(isinstance(images, ReadyBatches) for images in opened):
+            raise TypeError(f"{name} must be a folder, an ImageSource or a dataset; got {type(given).__name__}")
+    if preprocessing is not None and all(isinstance(given, ReadyBatches) for given in opened):
         raise ValueError("preprocessing is for folders and sources; a dataset must contain model inputs")
     return opened
 
@@ -116,9 +113,7 @@ def check_labels(name, labels, classes=None):
     """Return labels (images,) as NumPy; raise an error if there are none or one is not an integer in [0, `classes`)."""
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"{name} must have integer labels of shape (images,); got {labels.dtype} of shape {labels.shape}"
-        )
+        raise ValueError(f"{name} must have integer labels (images,); got {labels.dtype} of shape {labels.shape}")
     if not len(labels):
         raise ValueError(f"{name} must contain at least one image; it contains none")
     if labels.min() < 0 or (classes is not None and labels.max() >= classes):
@@ -151,20 +146,17 @@ def match_labels(train, test):
     return names, np.asarray(range(len(names)) if names == others else [names.index(name) for name in others])
 
 
-def _checked(images, batches, positions):
+def _checked(data, batches, positions):
     """Yield batches; raise an error if there are none, labels are invalid or the labels at `positions` have changed."""
-    expected, done = None if positions is None else images.labels[positions], 0
+    expected, done = None if positions is None else data.labels[positions], 0
     for inputs, labels in batches:
-        labels = check_labels(images.name, labels)
+        labels = check_labels(data.name, labels)
         if expected is not None and not np.array_equal(labels, expected[done : done + len(labels)]):
-            raise ValueError(
-                f"{images.name} must return its images in the same order every time, but the labels have changed: "
-                "remove its shuffle, or use reshuffle_each_iteration=False"
-            )
+            raise ValueError(f"{data.name} must keep its order, but its labels have changed: remove its shuffle")
         done += len(labels)
         yield inputs, labels
     if not done:
-        raise ValueError(f"{images.name} must contain at least one image; it contains none")
+        raise ValueError(f"{data.name} must contain at least one image; it contains none")
 
 
 def _filtered(dataset, positions, size):

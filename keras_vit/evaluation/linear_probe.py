@@ -140,8 +140,7 @@ def linear_probe(
     if shots is not None:
         names = train.class_names or numbered_names(int(train.labels.max()))
         positions = np.sort(draw_shots(train.labels, names, checks.check_integer("shots", shots), seed), axis=None)
-    batches, steps = train.batches(positions)
-    x, y = frozen.read(batches, steps, verbose=verbose)
+    x, y = frozen.read(train, positions, verbose=verbose)
     check_labels("train", y, train.class_names and len(train.class_names))
     classes = len(train.class_names or numbered_names(int(y.max())))
     if classes < 2:
@@ -190,11 +189,17 @@ class FrozenFeatures:
     def _compiled(self):
         return inference(self.graph)
 
-    def read(self, batches, steps, *, verbose):
-        """Return the features, float32 (images, dim), and the labels (images,) of all batches of (inputs, labels).
+    def read(self, opened, positions=None, *, verbose):
+        """Return the features, float32 (images, dim), and the labels (images,) of labelled images.
 
-        The arguments are those of `run_batches`. Do not change the weights of the model between two calls.
+        Do not change the weights of the model between two calls.
+
+        Args:
+            opened: one of the results of `open_labelled`.
+            positions: ascending positions of the images, or None for all.
+            verbose: whether to show a progress bar.
         """
+        batches, steps = opened.batches(positions)
         forward = inference(self.graph, compiled=False) if steps == 1 else self._compiled
         found = run_batches(forward, self.model, "features", f"features of {self.layer}", batches, steps, verbose)
         return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -271,20 +276,14 @@ def draw_shots(labels, class_names, shots, seed):
 
 
 def _measured_model(model):
-    if not isinstance(model, keras.Model):
-        raise TypeError(f"model must be a keras model, such as keras_vit.ViT_B16(...); got {type(model).__name__}")
+    checks.check_instance("model", model, keras.Model, "a keras model, such as keras_vit.ViT_B16(...)")
     encoders = find_encoders(model)
     if len(encoders) > 1:
         names = ", ".join(repr(encoder.name) for encoder in encoders)
-        raise ValueError(
-            f"model must contain one model of keras_vit; {model.name!r} contains {names}: pass one of them"
-        )
+        raise ValueError(f"model must contain one model of keras_vit; {model.name!r} has {names}: pass one of them")
     found = encoders[0] if encoders else model
     if len(getattr(found, "inputs", None) or ()) != 1 or len(found.outputs) != 1:
-        raise ValueError(
-            "model must contain a model of keras_vit, or be functional or sequential with one input and one "
-            f"output; got {found.name!r}"
-        )
+        raise ValueError(f"model must contain a keras_vit model, or have one input and one output; got {found.name!r}")
     return found
 
 

@@ -111,7 +111,7 @@ def embed(
     source = images if isinstance(images, ImageSource) else from_files(images)
     frozen = FrozenFeatures(model, layer)
     [opened] = open_labelled({"images": source}, frozen.model, preprocessing, batch_size)
-    features, _ = frozen.read(*opened.batches(), verbose=verbose)
+    features, _ = frozen.read(opened, verbose=verbose)
     return Embeddings(features, tuple(map(source.name_of, range(len(features)))), frozen.layer)
 
 
@@ -208,7 +208,7 @@ def knn(
     frozen = FrozenFeatures(model, layer)
     opened = open_labelled({"train": train, "test": test}, frozen.model, preprocessing, batch_size)
     class_names, places = match_labels(*opened)
-    (x, labels), (x_test, y) = (frozen.read(*images.batches(), verbose=verbose) for images in opened)
+    (x, labels), (x_test, y) = (frozen.read(one, verbose=verbose) for one in opened)
     if max(counts) > len(x):
         raise ValueError(f"k must be at most the number of training images, {len(x)}; got {max(counts)}")
     neighbours = nearest(x, x_test, max(counts))

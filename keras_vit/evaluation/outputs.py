@@ -185,9 +185,7 @@ def check_preprocessing(model, preprocessing):
     own = preprocessing_of(model)
     preprocessing = own if preprocessing is None else preprocessing
     if preprocessing is None:
-        raise ValueError(
-            f"preprocessing must be given for a model of another package; {model.name} has none (model.preprocessing)"
-        )
+        raise ValueError(f"preprocessing must be given, as {model.name} has none (set model.preprocessing)")
     check(preprocessing)
     patch_sizes = preprocessing.patch_size, own and own.patch_size
     if patch_sizes[0] != patch_sizes[1]:
@@ -204,10 +202,7 @@ def check_preprocessing(model, preprocessing):
             "yourself (float32, as in its training) and call model.predict"
         )
     if len(taken) != 3 or any(side not in (None, size) for side, size in zip(taken, shape, strict=True)):
-        raise ValueError(
-            f"preprocessing must produce images of shape {taken} for this model; "
-            f"got {shape} from {preprocessing}: use preprocessing.at(image_size)"
-        )
+        raise ValueError(f"preprocessing must give images of {taken}; got {shape} of {preprocessing} (see `at`)")
     is_applied = own is not None and own.in_model
     is_other = is_applied and (own.mean, own.std) != (preprocessing.mean, preprocessing.std)
     if own is not None and own.in_model != preprocessing.in_model or is_other:

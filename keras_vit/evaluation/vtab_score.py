@@ -25,10 +25,7 @@ class VtabScore:
         missing = [name for name in VTAB_TASKS if name not in self.accuracies]
         unknown = [str(name) for name in self.accuracies if name not in VTAB_TASKS]
         if missing or unknown:
-            raise ValueError(
-                "accuracies must contain the 19 VTAB tasks; "
-                f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
-            )
+            raise ValueError(f"accuracies must have the VTAB tasks; missing: {missing}, unknown: {unknown}")
         for name, value in self.accuracies.items():
             if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0.0 <= value <= 1.0:
                 raise ValueError(f"accuracies must be numbers in [0, 1], not percent; got {value!r} for {name}")

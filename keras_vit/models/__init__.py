@@ -23,33 +23,6 @@ from keras_vit.models.self_distillation import SelfDistillation
 from keras_vit.models.swin import SwinTransformer
 from keras_vit.models.vit import VisionTransformer
 
-__all__ = [
-    "MODELS",
-    "AxialResNet",
-    "BiTResNet",
-    "Distiller",
-    "ImageModel",
-    "LoraReport",
-    "MaskedAutoencoder",
-    "MaskedPatchPrediction",
-    "Model",
-    "Reconstruction",
-    "SelfDistillation",
-    "SwinTransformer",
-    "VisionTransformer",
-    "add_lora",
-    "build_model",
-    "check_not_quantized",
-    "check_pools",
-    "clone",
-    "feature_extractor",
-    "freeze",
-    "merge_lora",
-    "resize",
-    "with_dtype",
-    "with_head",
-]
-
 # class of a config -> class of its model
 MODELS: dict[type[ImageConfig], type[ImageModel]] = {
     family.config_class: family for family in (VisionTransformer, SwinTransformer, BiTResNet, AxialResNet)

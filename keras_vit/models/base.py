@@ -56,8 +56,7 @@ class Model(weights_files.SavedToH5, DistributedFit, keras.Model):
     def _look_at(self, method, data, function):
         look_at(self, method, data, self._looks, function)
 
-    def _check_losses(self, loss, metrics):
-        check_losses(self, loss, metrics)
+    _check_losses = check_losses
 
     def _images_in(self, batch):
         return images_in(self, batch) if getattr(self, "inputs", None) else None
@@ -147,8 +146,7 @@ class ImageModel(Encoder, Model):
         Raises:
             TypeError: for the config of another architecture.
         """
-        if not isinstance(config, self.config_class):
-            raise TypeError(f"config must be a keras_vit.{self.config_class.__name__}; got {type(config).__name__}")
+        checks.check_instance("config", config, self.config_class, f"a keras_vit.{self.config_class.__name__}")
         policy = keras.dtype_policies.get(config.dtype or keras.config.dtype_policy())
         config = config.resolve(dtype=policy.name)
         inputs = images = self._make_inputs(config)
@@ -252,7 +250,7 @@ class ImageModel(Encoder, Model):
             preprocessing=Preprocessing.from_dict(config["preprocessing"]),
             labels=config["labels"],
             name=config["name"],
-            **cls._parts(config),
+            **cls._other_arguments(config),
         )
         restore_layer_states(model, config["layer_states"])
         model._preprocessing_source = config["preprocessing_source"]
@@ -260,7 +258,7 @@ class ImageModel(Encoder, Model):
         return model
 
     @classmethod
-    def _parts(cls, config):
+    def _other_arguments(cls, config):
         """Return the constructor's arguments other than the config, from `get_config`."""
         return {}
 

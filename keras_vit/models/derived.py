@@ -288,10 +288,7 @@ def check_pools(model: keras.Model) -> None:
     """
     config = check_model(model).config
     if getattr(config, "pooling", None) in UNPOOLED:
-        raise ValueError(
-            "model must pool its tokens before the head, as pooling 'token', 'gap' and 'map' do; "
-            f"{config.name} has pooling={config.pooling!r}"
-        )
+        raise ValueError(f"model must pool its tokens before the head; {config.name} has pooling={config.pooling!r}")
 
 
 def _output(model, name):
@@ -301,10 +298,7 @@ def _output(model, name):
     layer = model.get_layer(name)
     calls = [call for call in graph_calls(model) if call.operation is layer]
     if len(calls) > 1:
-        raise ValueError(
-            f"names must be layers that the model calls once; got {name!r}, which it calls {len(calls)} times "
-            "(name the layers after it)"
-        )
+        raise ValueError(f"names must be of layers called once; {name!r} is called {len(calls)} times (name the next)")
     if isinstance(layer, MergingTransformerBlock):
         tokens, _, groups = calls[0].outputs
         return TokenUnmerging(dtype=layer.dtype_policy.name, name=f"{name}_unmerging")(tokens, groups)

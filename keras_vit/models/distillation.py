@@ -301,28 +301,19 @@ def _check_student(student):
     if len(getattr(student, "inputs", None) or ()) > 1:
         raise ValueError(f"student must take images, not sequences of patches; got {student.name!r}")
     if not isinstance(student, keras.Model) or find_encoder(student) is None or not hasattr(student, "input_shape"):
-        raise TypeError(
-            "student must be a classifier of keras_vit, or a functional keras model with exactly one inside; "
-            f"got {type(student).__name__}"
-        )
+        raise TypeError(f"student must be, or contain, one classifier of keras_vit; got {type(student).__name__}")
     _check_scores("student", student, student.output_shape)
 
 
 def _check_teacher(teacher, student):
-    if not isinstance(teacher, keras.Model):
-        raise TypeError(f"teacher must be a keras model; got {type(teacher).__name__}")
+    checks.check_instance("teacher", teacher, keras.Model, "a keras model")
     if not teacher.built:
         raise ValueError(f"teacher must be built and have trained weights; {teacher.name!r} is not built")
     if {id(variable) for variable in teacher.variables} & {id(variable) for variable in student.variables}:
-        raise ValueError(
-            f"teacher must share no weights with the student; {teacher.name!r} does (keras_vit.clone copies a model)"
-        )
+        raise ValueError(f"teacher must share no weights with the student; {teacher.name!r} does (see keras_vit.clone)")
     source, target = preprocessing_of(student), preprocessing_of(teacher)
     if target is not None and source is None:
-        raise ValueError(
-            "student must pass its images unchanged to its keras_vit model, because the teacher "
-            f"{teacher.name!r} is a keras_vit model too; {student.name!r} changes them first"
-        )
+        raise ValueError(f"student must pass its images on unchanged to {teacher.name!r}; {student.name!r} does not")
     shape = student.input_shape if target is None else (None, *target.image_size, student.input_shape[-1])
     wanted, dtype = getattr(teacher, "input_shape", shape), getattr(getattr(teacher, "input", None), "dtype", None)
     is_other = len(wanted) != len(shape) or any(a not in (None, b) for a, b in zip(wanted, shape, strict=True))
@@ -334,19 +325,13 @@ def _check_teacher(teacher, student):
     scores = teacher.compute_output_spec(keras.KerasTensor(shape))
     classes = _check_scores("teacher", teacher, getattr(scores, "shape", None))
     if classes != student.output_shape[-1]:
-        raise ValueError(
-            f"teacher must have the student's number of classes; got {classes} in {teacher.name!r}, "
-            f"{student.output_shape[-1]} in {student.name!r}"
-        )
+        raise ValueError(f"teacher must have {student.output_shape[-1]} classes; {teacher.name!r} has {classes}")
 
 
 def _check_scores(name, model, shape):
     """Return the number of classes of a model with one score per class."""
     if not isinstance(shape, tuple) or len(shape) != 2 or not isinstance(shape[-1], int):
-        raise ValueError(
-            f"{name} must give one score per class, (batch, classes); {model.name!r} gives "
-            f"{'several outputs' if shape is None else shape}"
-        )
+        raise ValueError(f"{name} must give scores (batch, classes); {model.name!r} gives {shape or 'several outputs'}")
     activation = output_activation(model)
     if activation not in _ACTIVATIONS:
         raise ValueError(f"{name} must give logits or softmax; {model.name!r} ends in {activation}")
@@ -359,7 +344,4 @@ def _check_loss(loss):
     loss = keras.losses.get(loss)
     is_sigmoid = isinstance(loss, _SIGMOID_LOSSES) or loss in _SIGMOID_FUNCTIONS
     if is_sigmoid or (isinstance(loss, CrossEntropy) and loss.kind == "sigmoid"):
-        raise ValueError(
-            "loss must be a softmax cross-entropy, because distillation compares softmax probabilities; "
-            f"got {getattr(loss, 'name', loss)!r}"
-        )
+        raise ValueError(f"loss must be a softmax cross-entropy, to distil; got {getattr(loss, 'name', loss)!r}")

@@ -160,10 +160,7 @@ def _state(path, layer, trained):
     mode = layer.quantization_mode
     if mode is not None and not isinstance(layer, keras.Model):
         if mode not in QUANTIZATION_MODES:
-            raise ValueError(
-                f"a model can be saved and copied when quantised in one of {', '.join(QUANTIZATION_MODES)}; "
-                f"layer {path!r} is quantised in {mode!r}"
-            )
+            raise ValueError(f"layer {path!r} must be quantised as {', '.join(QUANTIZATION_MODES)}; got {mode!r}")
         config = getattr(layer, "quantization_config", None)  # Keras 3.12 has only the mode
         state["quantization"] = {"mode": mode, "config": keras.saving.serialize_keras_object(config)}
     return state

@@ -148,20 +148,17 @@ class MaskedImages(TrainingModel, Model):
 def check_encoder(encoder):
     """Return the shape (height, width, channels) of the image area that one token of the encoder covers."""
     if not isinstance(encoder, VisionTransformer):
-        raise TypeError(
-            "encoder must be a keras_vit.VisionTransformer, which has an embedding for each patch; "
-            f"got {described(encoder)}"
-        )
+        raise TypeError(f"encoder must be a keras_vit.VisionTransformer; got {described(encoder)}")
     check_unscanned(encoder)
     config = encoder.config
     if config.channels not in (1, 3):
         raise ValueError(f"encoder must take images of 1 or 3 channels; got {config.channels}")
-    parts = config.embedding
-    if config.fixed_size is None or parts.position_grid is not None or parts.patch_drop_rate:
+    embedding = config.embedding
+    if config.fixed_size is None or embedding.position_grid is not None or embedding.patch_drop_rate:
         raise ValueError(
             "encoder must take images of one size and have a position table for it (keras_vit.resize), and "
             f"embedding.patch_drop_rate must be 0; got image_size={config.image_size}, embedding.position_grid="
-            f"{parts.position_grid}, embedding.patch_drop_rate={parts.patch_drop_rate}"
+            f"{embedding.position_grid}, embedding.patch_drop_rate={embedding.patch_drop_rate}"
         )
     name = "grid_size" if config.stem else "patch_size"
     checks.check_divisible("image_size of encoder", config.image_size, f"its {name}", getattr(config, name))

@@ -64,10 +64,7 @@ class ColorClasses:
         """
         height, width, channels = patch_shape
         if height % self.side or width % self.side:
-            raise ValueError(
-                f"target='downsampled' needs patches whose sides are divisible by {self.side}; got patches of "
-                f"{height} x {width} pixels"
-            )
+            raise ValueError(f"target='downsampled' needs sides divisible by {self.side}; got {height} x {width}")
         return (*self._cells, BINS**channels)
 
     def of(self, patches):

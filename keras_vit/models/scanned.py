@@ -7,10 +7,7 @@ from keras import ops
 def check_unscanned(model):
     """Raise `ValueError` for a model with `scan_layers`, which acts only where the model itself is called."""
     if model.config.field("scan_layers"):
-        raise ValueError(
-            f"scan_layers must be False in a model whose layers are called one by one; got scan_layers=True in "
-            f"{model.name}"
-        )
+        raise ValueError(f"scan_layers must be False where layers are called one by one; it is True in {model.name}")
 
 
 def scanned_call(inputs, start, given, blocks, end, outputs):
@@ -55,10 +52,7 @@ def scan_blocks(blocks, tokens, given, training):
     kind = [(v.shape, v.dtype) for v in first.variables]
     for block in others:
         if [(v.shape, v.dtype) for v in block.variables] != kind:
-            raise ValueError(
-                f"scan_layers=True needs blocks of equal variables; {block.name} has other ones than {first.name}, "
-                "as some quantised layers or LoRA give (scan_layers=False runs such blocks)"
-            )
+            raise ValueError(f"scan_layers=True needs equal blocks; {block.name} differs from {first.name} (by LoRA?)")
     weights = {id(weight) for weight in first.weights}
     states = [i for i, variable in enumerate(first.variables) if id(variable) not in weights]  # of random numbers
     columns = list(zip(*(block.variables for block in blocks), strict=True))

@@ -8,8 +8,8 @@ import weakref
 import keras
 import numpy as np
 
+from keras_vit.compat.batch_parts import LOOKED_AT
 from keras_vit.compat.labels import parts_here
-from keras_vit.compat.tensorflow_fit import LOOKED_AT
 from keras_vit.models.encoder import Encoder
 from keras_vit.models.encoders import output_activation, preprocessing_of
 

@@ -179,7 +179,7 @@ class VisionTransformer(ImageModel):
         return {**super().get_config(), "stem": keras.saving.serialize_keras_object(self._stem)}
 
     @classmethod
-    def _parts(cls, config):
+    def _other_arguments(cls, config):
         return {"stem": keras.saving.deserialize_keras_object(config["stem"])}
 
 

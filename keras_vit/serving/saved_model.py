@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.analysis import rollout_model
-from keras_vit.data import preprocessing as ops
+from keras_vit.data import preprocessing as preparation
 from keras_vit.evaluation.outputs import logit_names
 from keras_vit.models import ImageModel, check_not_quantized, with_dtype
 from keras_vit.serving.instructions import instructions, server_name
@@ -100,8 +100,8 @@ def _request(model, signature, max_pixels):
     dtype, _ = SIGNATURES[signature]
     if dtype == tf.string:
         return {"image_bytes": np.array([first], object)}
-    image = ops.decode(tf.constant(small), model.preprocessing.channels)
-    image = ops.resize(model.preprocessing, image) if signature == "native" else image
+    image = preparation.decode(tf.constant(small), model.preprocessing.channels)
+    image = preparation.resize(model.preprocessing, image) if signature == "native" else image
     return {"images": tf.cast(image[None], dtype)}
 
 

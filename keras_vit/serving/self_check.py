@@ -14,7 +14,7 @@ import numpy as np
 import PIL.Image
 import tensorflow as tf
 
-from keras_vit.data import preprocessing as ops
+from keras_vit.data import preprocessing as preparation
 from keras_vit.evaluation.outputs import logit_names, probabilities
 from keras_vit.serving.signatures import class_scores, output_model
 
@@ -117,7 +117,7 @@ def run_python(words, expectation, **environment):
 def resized(model, pixels):
     """Return float32 images (count, *image_size, channels) on [0, 255], resized and cropped for the model."""
     with tf.device("CPU"):
-        return np.stack([np.asarray(ops.resize(model.preprocessing, image)) for image in pixels])
+        return np.stack([np.asarray(preparation.resize(model.preprocessing, image)) for image in pixels])
 
 
 def _compare(model, pixels, given):
@@ -150,8 +150,10 @@ def _expected(model, pixels, names):
     batches = []
     for start in range(0, len(pixels), _BATCH):
         with tf.device("CPU"):  # a GPU may multiply with lower precision
-            inputs = [np.asarray(ops.apply(model.preprocessing, image)) for image in pixels[start : start + _BATCH]]
-            inputs = tf.nest.map_structure(np.asarray, ops.as_inputs(model.preprocessing, np.stack(inputs)))
+            inputs = [
+                np.asarray(preparation.apply(model.preprocessing, image)) for image in pixels[start : start + _BATCH]
+            ]
+            inputs = tf.nest.map_structure(np.asarray, preparation.as_inputs(model.preprocessing, np.stack(inputs)))
             answers = outputs(inputs, training=False).items()
         batches.append({name: keras.ops.convert_to_numpy(value).astype("float32") for name, value in answers})
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}

@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_vit.analysis import rollout_model
 from keras_vit.compat.graph import graph_calls
 from keras_vit.compat.inference import for_inference
-from keras_vit.data import preprocessing as ops
+from keras_vit.data import preprocessing as preparation
 from keras_vit.evaluation.outputs import logit_names
 from keras_vit.layers.forms import check_in_call
 from keras_vit.models.base import ImageModel
@@ -71,7 +71,7 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, nat
         def of_files(image_bytes):
             """Return the outputs; rows of unreadable images are zero or empty."""
             rows, errors = read(image_bytes)
-            outputs = answer(ops.as_inputs(model.preprocessing, rows))
+            outputs = answer(preparation.as_inputs(model.preprocessing, rows))
             if name == "serving_default":
                 outputs = _best_classes(model, top, outputs)
             if on_error == "raise":
@@ -81,7 +81,7 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, nat
         @tf.function(input_signature=[pixels_spec], autograph=False)
         def of_pixels(images):
             if name != "native":
-                return answer(ops.as_inputs(model.preprocessing, _preprocessed(model.preprocessing, images)))
+                return answer(preparation.as_inputs(model.preprocessing, _preprocessed(model.preprocessing, images)))
             sides, config = tf.shape(images, tf.int64)[1:3], model.config
             limits = {f"images must have at most {native_pixels} pixels each": tf.reduce_prod(sides) <= native_pixels}
             if not config.embedding.pad:  # the model checks it too, unless XLA compiles it
@@ -90,7 +90,7 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, nat
                 limits[message] = sides % step == 0 if is_divisor else sides >= step
             for message, is_right in limits.items():
                 images = check_in_call(images, message, lambda is_right=is_right: is_right, lambda: sides)
-            return answer(ops.standardise(model.preprocessing, images))
+            return answer(preparation.standardise(model.preprocessing, images))
 
         return (of_files if dtype == tf.string else of_pixels).get_concrete_function()
 
@@ -142,8 +142,8 @@ def _blank(values, errors):
 
 def _preprocessed(protocol, images):
     return tf.map_fn(
-        lambda image: ops.apply(protocol, image),
+        lambda image: preparation.apply(protocol, image),
         images,
         parallel_iterations=1,  # images may be large
-        fn_output_signature=tf.TensorSpec(ops.row_shape(protocol), tf.float32),
+        fn_output_signature=tf.TensorSpec(preparation.row_shape(protocol), tf.float32),
     )

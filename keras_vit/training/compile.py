@@ -36,9 +36,7 @@ def compile_model(recipe, model, steps=None, steps_per_epoch=None):
     if recipe.loss not in SELF_SUPERVISED:  # those models have their own losses and metrics
         activation = output_activation(model)
         if activation not in ("linear", recipe.loss):
-            raise ValueError(
-                f"model must return logits or {recipe.loss} to be trained with loss={recipe.loss!r}; got {activation}"
-            )
+            raise ValueError(f"model must return logits or {recipe.loss} for loss={recipe.loss!r}; got {activation}")
         loss = saved_objects.CrossEntropy(recipe.loss, activation == "linear", recipe.label_smoothing)
         arguments |= {"loss": loss, "metrics": [saved_objects.Accuracy(name="accuracy")]}
     if recipe.loss == CROPPED:
@@ -59,10 +57,7 @@ def _count_steps(recipe, steps, steps_per_epoch):
         steps = checks.check_integer("steps", steps)
     steps = steps or recipe.steps or (recipe.epochs * steps_per_epoch if steps_per_epoch else None)
     if steps is None:
-        raise ValueError(
-            f"steps must be given: recipe {recipe.name!r} counts epochs "
-            f"(steps = epochs * steps_per_epoch, here epochs={recipe.epochs})"
-        )
+        raise ValueError(f"steps must be given: recipe {recipe.name!r} has {recipe.epochs} epochs (* steps_per_epoch)")
     if recipe.warmup_epochs:
         return steps, round(recipe.warmup_epochs * (steps_per_epoch or steps / recipe.epochs))
     return steps, recipe.warmup_steps or round(recipe.warmup_fraction * steps)
@@ -77,10 +72,7 @@ def _check_model(recipe, model):
                 f"got {type(model).__name__} with loss={recipe.loss!r} in recipe {recipe.name!r}"
             )
     if recipe.microbatches > 1 and not isinstance(model, Model):
-        raise ValueError(
-            "microbatches above 1 requires a model of keras_vit, such as keras_vit.Model(inputs, outputs); "
-            f"got {type(model).__name__} with microbatches={recipe.microbatches}"
-        )
+        raise ValueError(f"microbatches={recipe.microbatches} needs a keras_vit.Model; got {type(model).__name__}")
     if recipe.input_dtype == "uint8" and (isinstance(model, Distiller) or getattr(config, "distilled", False)):
         raise ValueError(
             "input_dtype must be 'float32' for a Distiller, because its teacher expects standardised images, and for a "
@@ -101,10 +93,7 @@ def _set_head_bias(model, value):
     heads = head_layers(model)
     biases = [getattr(head, "bias", None) for head in heads]
     if not heads or any(bias is None for bias in biases):
-        raise ValueError(
-            "head_bias requires a model that ends in dense layers with a bias; "
-            f"{model.name!r} ends in {[head.name for head in heads]}"
-        )
+        raise ValueError(f"head_bias needs heads with a bias; {model.name!r} ends in {[head.name for head in heads]}")
     for bias in biases:
         if not np.any(ops.convert_to_numpy(bias)):
             bias.assign(ops.full(bias.shape, value, dtype=bias.dtype))
@@ -155,9 +144,7 @@ def create_schedule(recipe, steps, warmup_steps=0):
         ValueError: if the warm-up is as long as the run, or longer than the first share of `decay_at`.
     """
     if warmup_steps >= steps:
-        raise ValueError(
-            f"warmup_steps must be below the steps of the run; got warmup_steps={warmup_steps}, steps={steps}"
-        )
+        raise ValueError(f"warmup_steps must be below the steps of the run; got {warmup_steps} of {steps} steps")
     schedules, rest = keras.optimizers.schedules, steps - warmup_steps
     start, peak, final = recipe.warmup_learning_rate, recipe.learning_rate, recipe.final_learning_rate
     match recipe.schedule:
@@ -170,10 +157,7 @@ def create_schedule(recipe, steps, warmup_steps=0):
         case "step":
             boundaries = [round(share * steps) - warmup_steps for share in recipe.decay_at]
             if boundaries[0] < 0:
-                raise ValueError(
-                    "the shares in decay_at must come after the warm-up; "
-                    f"got decay_at={recipe.decay_at}, warmup_steps={warmup_steps}, steps={steps}"
-                )
+                raise ValueError(f"decay_at must be after {warmup_steps} of {steps} steps; got {recipe.decay_at}")
             factor = _DECAY_FACTOR if recipe.decay_factor is None else recipe.decay_factor
             rates = [peak * factor**count for count in range(len(boundaries) + 1)]
             after = schedules.PiecewiseConstantDecay(boundaries, rates)
@@ -247,10 +231,7 @@ def layer_rates(model, decay):
     """
     encoder = find_encoder(model)
     if encoder is None:
-        raise ValueError(
-            "layer_decay requires a model of keras_vit, or a model that contains exactly one; "
-            f"{model.name!r} contains {len(find_encoders(model))}"
-        )
+        raise ValueError(f"layer_decay needs one keras_vit model; {model.name!r} contains {len(find_encoders(model))}")
     depths, num_blocks = _depths(encoder)
     return [decay ** (num_blocks + 1 - depths.get(id(v), num_blocks + 1)) for v in model.trainable_variables]
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.compat.jax_fit import ViTModelParallel, rows_of_process
@@ -111,10 +112,7 @@ def distribution(name: str = "auto", **options: Any) -> Iterator[Devices]:
         name = _choose()
     make, backends = _DISTRIBUTIONS[name]
     if backends and keras.backend.backend() not in backends:
-        raise ValueError(
-            f"name must be a distribution of the {keras.backend.backend()} backend; got {name!r}, which requires "
-            f"KERAS_BACKEND={' or '.join(backends)}"
-        )
+        raise ValueError(f"name={name!r} needs KERAS_BACKEND={' or '.join(backends)}; got {keras.backend.backend()}")
     known = list(inspect.signature(make).parameters)
     if not set(options) <= set(known):
         raise ValueError(f"options of distribution({name!r}) must be among {known}; got {sorted(options)}")
@@ -137,8 +135,6 @@ def _choose():
         return "data_parallel" if len(keras.distribution.list_devices()) > 1 else "one"
     if backend != "tensorflow":
         return "one"
-    import tensorflow as tf
-
     if json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster"):
         return "multi_worker"
     if _has_tpu(tf):
@@ -152,8 +148,6 @@ def _has_tpu(tf):
 
 @functools.cache  # a second strategy in one process reconnects, which the other workers interpret as a crash
 def _multi_worker():
-    import tensorflow as tf
-
     return tf.distribute.MultiWorkerMirroredStrategy()
 
 
@@ -164,8 +158,6 @@ def _tpu(address=None):
         if not keras.distribution.list_devices()[0].startswith("tpu"):
             raise MissingDevicesError(_NO_TPU)
         return _data_parallel()
-    import tensorflow as tf
-
     if address is None and not _has_tpu(tf):
         raise MissingDevicesError(_NO_TPU)
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(address or os.environ.get("TPU_NAME") or "local")
@@ -210,7 +202,6 @@ def _rows_per_replica(dataset, replicas):
     """Split each batch of a worker into one batch per replica of the worker."""
     if replicas == 1:
         return dataset
-    import tensorflow as tf
 
     def parts(*batch):
         size = -(-tf.shape(tf.nest.flatten(batch)[0])[0] // replicas)

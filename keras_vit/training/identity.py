@@ -77,10 +77,7 @@ def check_same_run(folder, saved, run):
         elif path == "validation":
             there, here = (f"{'no ' * (value is None)}validation images" for value in (before, now))
             difference = f"it was trained with {there}, this run has {here}"
-        raise ValueError(
-            f"{folder} holds the checkpoints of another run: {difference}; "
-            "use another workdir, or delete that folder to start again"
-        )
+        raise ValueError(f"{folder} holds another run: {difference}; use another workdir, or delete that folder")
 
 
 def _differences(path, saved, run):

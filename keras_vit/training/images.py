@@ -27,15 +27,9 @@ class RunImages:
         """Raise a `ValueError` unless training and validation have one class for each class of the model."""
         names, held_out = self.train.class_names, self.validation and self.validation.class_names
         if classes != len(names):
-            raise ValueError(
-                "model must have one class per class of source; "
-                f"got {classes} classes in the model, {len(names)} in source"
-            )
+            raise ValueError(f"model must have the {len(names)} classes of source; got {classes}")
         if held_out is not None and held_out != names:
-            raise ValueError(
-                "validation must have the classes of source; "
-                f"got {_shortened(held_out)} in validation, {_shortened(names)} in source"
-            )
+            raise ValueError(f"validation must have the classes {_shortened(names)}; got {_shortened(held_out)}")
 
     def fingerprints(self):
         """Return the fingerprints of the training and of the validation images; see `ImageSource.fingerprint`."""
@@ -88,11 +82,8 @@ def _open(name, source):
     """Return the `ImageSource` of an argument, which may be a folder."""
     if isinstance(source, (str, os.PathLike)):
         return from_directory(checks.check_path(name, source))
-    if not isinstance(source, ImageSource):
-        raise TypeError(
-            f"{name} must be a folder of class folders or an ImageSource, such as from keras_vit.data.from_arrays; "
-            f"got {type(source).__name__}"
-        )
+    expected = "a folder of class folders or an ImageSource, such as from keras_vit.data.from_arrays"
+    checks.check_instance(name, source, ImageSource, expected)
     if source.size == 0:
         raise ValueError(f"{name} must have images; got none")
     return source

@@ -194,16 +194,11 @@ class Recipe(Config):
         if self.steps is not None:
             return self._equal_epochs(source_size)
         if source_size < self.batch_size:
-            raise ValueError(
-                "batch_size must not exceed the number of images; "
-                f"got batch_size={self.batch_size}, {source_size} images "
-                "(change it with recipe.replace(batch_size=...))"
-            )
+            raise ValueError(f"batch_size must be at most {source_size}, the images; got {self.batch_size}")
         steps_per_epoch = source_size // self.batch_size
         if steps_per_epoch % self.steps_per_execution:
             raise ValueError(
-                "steps_per_execution must divide the steps of an epoch; "
-                f"got steps_per_execution={self.steps_per_execution}, {steps_per_epoch} steps per epoch"
+                f"steps_per_execution={self.steps_per_execution} must divide {steps_per_epoch} steps per epoch"
             )
         return self.epochs, steps_per_epoch  # type: ignore[return-value] # epochs are set where steps are None
 
@@ -247,10 +242,7 @@ class Recipe(Config):
         known = {field.name for field in dataclasses.fields(config_class)}
         for name, value in self.model_fields.items():
             if name not in known and value:
-                raise ValueError(
-                    f"recipe {self.name!r} trains with {name}={value}, which {config_class.__name__} does not have: "
-                    f"use recipe.replace({name}=None)"
-                )
+                raise ValueError(f"{name}={value} of recipe {self.name!r} must be None for a {config_class.__name__}")
         return {name: value for name, value in self.model_fields.items() if name in known}
 
     @property

@@ -182,10 +182,7 @@ class Resume(keras.callbacks.Callback):
         own = np.array([self.step, digest], "int32")
         steps, digests = map(set, workers.gather(model, [own] * len(workers.local_replicas(model))).T.tolist())
         if len(steps) > 1:
-            raise ValueError(
-                "workdir must be one folder that all workers share; "
-                f"they found checkpoints of steps {sorted(steps)} in {self._files.folder}"
-            )
+            raise ValueError(f"all workers must share workdir; they found steps {sorted(steps)} in {self._workdir}")
         if len(digests) > 1:
             raise ValueError(
                 "all workers must start the same run, with equal recipes, models and images; "
@@ -201,10 +198,7 @@ class Resume(keras.callbacks.Callback):
         arrays, state = self._files.read(self.step, like)
         check_same_run(self._files.folder, state["run"], self._identity)
         if self.step > self._last_step:
-            raise ValueError(
-                f"epochs * steps_per_epoch must be at least the {self.step} steps done in {self._files.folder}; "
-                f"got {self._last_step}"
-            )
+            raise ValueError(f"epochs * steps_per_epoch must be at least {self.step}, as before; got {self._last_step}")
         return arrays, state
 
     def _check_loss(self, loss, before):
@@ -263,8 +257,5 @@ def _check_arguments(model, arguments):
             f"steps_per_epoch={steps}, initial_epoch={first}, x={type(x).__name__}, y={type(y).__name__}"
         )
     if steps % model.steps_per_execution:
-        raise ValueError(
-            "steps_per_epoch must be divisible by steps_per_execution; "
-            f"got steps_per_epoch={steps}, steps_per_execution={model.steps_per_execution}"
-        )
+        raise ValueError(f"steps_per_execution={model.steps_per_execution} must divide steps_per_epoch; got {steps}")
     return steps, arguments.get("epochs", 1) * steps

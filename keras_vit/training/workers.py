@@ -4,6 +4,7 @@ import concurrent.futures
 
 import keras
 import numpy as np
+import tensorflow as tf
 
 from keras_vit.compat.fit import has_workers
 from keras_vit.compat.jax_fit import on_host
@@ -94,8 +95,6 @@ def _gather_unordered(model, local):
         from jax.experimental import multihost_utils
 
         return multihost_utils.process_allgather(local[0])
-    import tensorflow as tf
-
     strategy, remaining = strategy_of(model), iter(local)
     values = strategy.experimental_distribute_values_from_function(lambda _: tf.constant(next(remaining))[tf.newaxis])
     return strategy.gather(values, axis=0).numpy()

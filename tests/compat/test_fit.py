@@ -7,14 +7,13 @@ from faults import for_each
 from replica_process import run_cases
 
 import keras_vit
-from keras_vit.compat.parts import add, take_part
+from keras_vit.compat.batch_parts import add, take_part
 
 EQUAL = ("odd_batches",)
 ERRORS = {
     "mixed_reductions": "one reduction for all outputs",
-    "indivisible_steps": "steps_per_epoch must be divisible by steps_per_execution; got steps_per_epoch=3, "
-    "steps_per_execution=2",
-    "jit_compile": "jit_compile must be 'auto' or False under a strategy",
+    "indivisible_steps": "steps_per_execution=2 must divide steps_per_epoch=3",
+    "jit_compile": "jit_compile must be 'auto' or False under tf.distribute",
     "outside_labels": "ValueError: labels must be from 0 to 2, as the model has 3 classes; a batch has 4294967297",
 }
 OTHERS = ("dense_cases", "microbatch_errors", "evaluate_and_predict", "masks")

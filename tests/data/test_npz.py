@@ -53,7 +53,7 @@ def test_refusals(write, tmp_path):
         from_npz(whole, "test")
     with pytest.raises(ValueError, match="part must be one of 'train', 'test'; got part='validation'"):
         from_npz(whole, "validation")
-    with pytest.raises(ValueError, match="labels must be from 0 to 1, as there are 2 classes"):
+    with pytest.raises(ValueError, match="labels must be from 0 to 1; they range"):
         from_npz(whole, class_names=["a", "b"])
     (tmp_path / "cut.npz").write_bytes(whole.read_bytes()[:-40])
     (tmp_path / "text.npz").write_text("no arrays")
@@ -66,7 +66,7 @@ def test_refusals(write, tmp_path):
         from_npz(tmp_path / "one.npy")
     with pytest.raises(FileNotFoundError, match="there is no file .*none.npz"):
         from_npz(tmp_path / "none.npz")
-    with pytest.raises(ValueError, match="images must be uint8 on 0..255; got float32"):
+    with pytest.raises(ValueError, match="images must be uint8 .*; got float32"):
         from_npz(write(**{**TRAIN, "x_train": IMAGES[:4].astype("float32")}))
 
 
@@ -110,7 +110,7 @@ def test_arrays_are_checked_by_their_headers(write, tmp_path, monkeypatch):
 
 
 def test_one_damaged_label_makes_no_millions_of_names(write):
-    message = "labels without class_names must be below 1,048,576, .* highest label is 30000000"
+    message = "labels without class_names must be below 1,048,576; the highest is 30000000"
     for arrays in ({**TRAIN, "y_train": [0, 2, 1, 3 * 10**7]}, {**TRAIN, **TEST, "y_test": [0, 1, 3 * 10**7]}):
         with pytest.raises(ValueError, match=message):
             from_npz(write(**arrays))

@@ -206,13 +206,13 @@ def test_refusals():
         ({"seed": -1}, "seed must be an integer of at least 0"),
         ({"start_step": -1}, "start_step must be an integer of at least 0"),
         ({"repeats": 0}, "repeats must be an integer of at least 1"),
-        ({"repeats": 3, "shuffle": False}, "repeats above 1 requires shuffle=True.*got repeats=3"),
+        ({"repeats": 3, "shuffle": False}, "repeats above 1 needs shuffle=True.*got repeats=3"),
         ({"repeat": 1}, "repeat must be True or False"),
         ({"dtype": "int8"}, "dtype must be one of 'float32', 'uint8'"),
-        ({"batch_size": 12, "repeat": False}, "not exceed the 11 images.*got batch_size=12"),
-        ({"shard": (0, 3)}, r"divisible by the count of shard; got batch_size=4, shard=\(0, 3\)"),
+        ({"batch_size": 12, "repeat": False}, "at most 11, the images, .*; got 12"),
+        ({"shard": (0, 3)}, r"divisible by the count of shard; got 4 and shard=\(0, 3\)"),
         ({"shard": (2, 2)}, "index from 0 to count - 1"),
-        ({"shard": 2}, "pair of integers"),
+        ({"shard": 2}, "integers .index, count."),
         ({"source": empty}, "source must contain at least one image; it is empty"),
     ]
     for arguments, message in refused:

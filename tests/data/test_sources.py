@@ -36,13 +36,13 @@ def test_arrays_without_channels_and_labels_in_a_column():
 
 def test_array_refusals():
     refused = [
-        ((IMAGES / 255.0, LABELS), "uint8 on 0..255; got float64: convert"),
+        ((IMAGES / 255.0, LABELS), r"images must be uint8 \(np.round.*; got float64"),
         ((IMAGES[0, 0], LABELS), r"images, height, width.*got \(4, 1\)"),
         ((IMAGES[:0], LABELS[:0]), r"no side of length 0; got shape \(0, 4, 4, 1\)"),
         ((np.zeros((3, 4, 4, 2), np.uint8), LABELS[:3]), r"got shape \(3, 4, 4, 2\)"),
         ((IMAGES, LABELS[:9]), r"10 integers, one per image; got int64 of shape \(9,\)"),
         ((IMAGES, np.eye(4)[LABELS]), r"10 integers, one per image; got float64 of shape \(10, 4\)"),
-        ((IMAGES, LABELS, ["a", "b"]), "from 0 to 1, as there are 2 classes; they range from 0 to 3"),
+        ((IMAGES, LABELS, ["a", "b"]), "from 0 to 1; they range from 0 to 3"),
         ((IMAGES, LABELS - 1), "they range from -1 to 2"),
     ]
     for arguments, message in refused:
@@ -120,7 +120,7 @@ def test_a_source_whose_labels_are_not_known_is_split_as_a_whole(tmp_path):
 
 def test_split_refusals():
     source = from_arrays(IMAGES, LABELS)
-    with pytest.raises(ValueError, match="at least one image; got fraction=0.01 of 10"):
+    with pytest.raises(ValueError, match="each part an image; got fraction=0.01 of 10"):
         source.split(0.01)
     with pytest.raises(ValueError, match="fraction must be a number"):
         source.split(1.5)
@@ -194,7 +194,7 @@ def test_cached_keeps_the_place_of_a_file_that_is_gone(tmp_path):
 
 
 def test_cached_refuses_what_does_not_fit():
-    with pytest.raises(ValueError, match=r"max_bytes=100 to be cached; the first \d of 10 take 1\d\d bytes"):
+    with pytest.raises(ValueError, match=r"max_bytes must hold 10 images; \d exceed 100"):
         from_arrays(IMAGES, LABELS).cached(max_bytes=100)
     shorter = ImageSource(from_arrays(IMAGES, LABELS).dataset.take(4), ("a",) * 4, 10)
     with pytest.raises(ValueError, match="must contain 10 images, its size; it contains 4"):

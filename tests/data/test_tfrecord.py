@@ -149,8 +149,8 @@ def test_refusals(tmp_path, files):
         ([files[0], tmp_path / "none"], FileNotFoundError, "there is no .*none"),
         ([], FileNotFoundError, r"there is no \[\]"),
         (tmp_path, ValueError, "is a folder: give its files, such as '.*/\\*'"),
-        (tmp_path / "empty", ValueError, "uncompressed TFRecord files with complete records; got .*empty"),
-        (tmp_path / "text", ValueError, "uncompressed TFRecord files with complete records; got .*text"),
+        (tmp_path / "empty", ValueError, "uncompressed TFRecord files; got .*empty"),
+        (tmp_path / "text", ValueError, "uncompressed TFRecord files; got .*text"),
         (tmp_path / "bytes", ValueError, "files of tf.train.Example; the first record is not one"),
     ]
     for pattern, error, message in refused:
@@ -158,7 +158,7 @@ def test_refusals(tmp_path, files):
             print(message, from_tfrecord(pattern))  # shown where nothing is raised
     with pytest.raises(ValueError, match="label_offset must be an integer of at least 0; got label_offset=-1"):
         from_tfrecord(files, label_offset=-1)
-    with pytest.raises(ValueError, match=f"got label_offset=9, and the highest label is {max(LABELS)}"):
+    with pytest.raises(ValueError, match=f"label_offset must be at most {max(LABELS)}; got 9"):
         from_tfrecord(files, label_offset=9)
     with pytest.raises(ValueError, match="class_names must be a sequence of strings, one per class; got .*'abc'"):
         from_tfrecord(files, class_names="abc")

@@ -161,13 +161,13 @@ def test_dsprites_neighbours_share_a_class(task, feature, values):
 def test_refusals(builder, tmp_path):
     with pytest.raises(ValueError, match="task must be one of 'Caltech', .*got task='caltech'"):
         vtab_1k("caltech")
-    with pytest.raises(ValueError, match=r"the 37 classes of Pets; numbered_images/1.0.0 has 10 \(0, 1, 2, ...\)"):
+    with pytest.raises(ValueError, match=r"the 37 classes of Pets; got 10 \(0, 1, 2, ...\)"):
         vtab_1k("Pets", dataset=builder)
-    with pytest.raises(ValueError, match="it reads label_x_position; the set has image"):
+    with pytest.raises(ValueError, match="reads label_x_position; it must read features of the set: image"):
         vtab_1k("dSpr-Loc", dataset=builder)
     small = SmallDigits(data_dir=tmp_path)
     small.download_and_prepare()
-    with pytest.raises(ValueError, match="800 images from number 0 .*; small_digits/1.0.0 has only 50 in train"):
+    with pytest.raises(ValueError, match="small_digits/1.0.0 must have 800 images in train; it has 50"):
         vtab_1k("SVHN", dataset=small)
 
 
@@ -202,9 +202,7 @@ class TestThousandExamples:
         with pytest.raises(ValueError, match="source must contain at least 1001 images; got 1000"):
             thousand_examples(self.SOURCE.take(range(1000)))
         other = from_arrays(self.IMAGES[:9], np.arange(9) % 5, list("abcde"))
-        with pytest.raises(
-            ValueError, match=r"test must have the classes of source; got 5 \(a, b, c, ...\) and 5 \(0, "
-        ):
+        with pytest.raises(ValueError, match=r"test must have the classes 5 \(0, 1, 2, ...\); got 5 \(a, b, c"):
             thousand_examples(self.SOURCE, other)
         stream = keras_vit.data.ImageSource(self.SOURCE.dataset, self.SOURCE.class_names, 1100)
         with pytest.raises(ValueError, match="without lookup"):

@@ -199,7 +199,7 @@ def test_refusals():
             "labels of test must be from 0 to 3, as there are 4 classes; .* 1 to 4",
         ),
         ((model, four, from_arrays(*TEST)), {}, "same classes; .* only in train: ant, bee, cat, dog"),
-        ((model, four, four), {"preprocessing": Preprocessing(size=8)}, r"shape \(16, 16, 3\) .*got \(8, 8, 3\)"),
+        ((model, four, four), {"preprocessing": Preprocessing(size=8)}, r"images of \(16, 16, 3\); got \(8, 8, 3\)"),
     ]
     for arguments, options, message in refused:
         with pytest.raises(ValueError, match=message):

@@ -99,7 +99,7 @@ def test_another_model_can_be_named():
     teacher = VisionTransformer(teacher.config, name="teacher")
     images = keras.Input((16, 16, 3))
     both = keras_vit.Model(images, student(images) + teacher(images))
-    with pytest.raises(ValueError, match="contains 'tiny', 'teacher': pass one of them"):
+    with pytest.raises(ValueError, match="has 'tiny', 'teacher': pass one of them"):
         few_shot(both, DATA, DATA, **OPTIONS)
     probe = FewShotProbe(DATA, DATA, model=student, **OPTIONS)
     fit(both, probe, epochs=1)

@@ -1,6 +1,7 @@
 """FrozenFeatures: which vector stands for an image, for every kind of model."""
 
 import functools
+import types
 
 import keras
 import numpy as np
@@ -23,7 +24,11 @@ def tiny(**changes):
 
 
 def read(frozen, images=IMAGES):
-    return frozen.read([(images, LABELS)], 1, verbose=False)[0]
+    return frozen.read(opened([(images, LABELS)]), verbose=False)[0]
+
+
+def opened(batches):
+    return types.SimpleNamespace(batches=lambda positions: (batches, len(batches)))
 
 
 def output_of(model, name, images=IMAGES):
@@ -113,16 +118,16 @@ def test_of_a_model_of_another_package_it_is_the_output():
     np.testing.assert_allclose(read(FrozenFeatures(other, "maps")), expected, atol=1e-6)
     sequential = keras.Sequential([keras.Input((16, 16, 3)), keras.layers.Flatten()])
     np.testing.assert_array_equal(read(FrozenFeatures(sequential)), IMAGES.reshape(5, -1))
-    with pytest.raises(ValueError, match="preprocessing must be given for a model of another package; other has none"):
+    with pytest.raises(ValueError, match="preprocessing must be given, as other has none"):
         check_preprocessing(other, None)
     grey = Preprocessing(size=16, mean=(0.5,), std=(0.5,))
-    with pytest.raises(ValueError, match=r"shape \(16, 16, 3\) for this model; got \(16, 16, 1\)"):
+    with pytest.raises(ValueError, match=r"images of \(16, 16, 3\); got \(16, 16, 1\)"):
         check_preprocessing(other, grey)
 
 
 def test_batches_are_joined_with_their_labels(capsys):
     batches = [(IMAGES[:3], LABELS[:3]), (IMAGES[3:], LABELS[3:])]
-    found, labels = FrozenFeatures(tiny()).read(batches, 2, verbose=True)
+    found, labels = FrozenFeatures(tiny()).read(opened(batches), verbose=True)
     assert found.shape == (5, 12) and labels.tolist() == LABELS.tolist()
     shown = capsys.readouterr().out
     assert "2/2" in shown and shown.endswith("\n")
@@ -136,10 +141,10 @@ def test_refusals():
     pair = [keras.Input((3,)), keras.Input((3,))]
     refused = [
         ("ViT-B_16", None, TypeError, "model must be a keras model, .*; got str"),
-        (both, None, ValueError, "contains 'tiny', 'other': pass one of them"),
+        (both, None, ValueError, "has 'tiny', 'other': pass one of them"),
         (model, "block_5", ValueError, "must be layers of the model, among .*; got 'block_5'"),
         (relative, "relative_positions", ValueError, r"one vector or map per image; got an output of shape \("),
-        (keras.Model(pair, keras.layers.Add()(pair)), None, ValueError, "with one input and one"),
+        (keras.Model(pair, keras.layers.Add()(pair)), None, ValueError, "one input and one output; got"),
         (
             keras.Sequential([keras.Input((3,)), keras.layers.ReLU()]),
             "x",

@@ -95,7 +95,7 @@ def test_a_mode_with_calibration_is_refused(make_model, tmp_path):
     for wrong in ({"mode": "gptq"}, {"mode": "awq"}, {"config": keras.quantizers.GPTQConfig(None, None)}):
         with pytest.raises(ValueError, match="mode must be one of 'int8', 'int4', 'float8'; got mode='(gptq|awq)'"):
             model.quantize(**wrong)
-    message = "quantised in one of int8, int4, float8; layer 'block_00/mlp/dense1' is quantised in 'gptq'"
+    message = "layer 'block_00/mlp/dense1' must be quantised as int8, int4, float8; got 'gptq'"
     with pytest.raises(ValueError, match=message):
         model.save(tmp_path / "model.keras")
     with pytest.raises(ValueError, match=message):

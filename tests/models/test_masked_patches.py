@@ -301,7 +301,7 @@ def test_gives_its_encoder_back(build, images, run):
     ("changes", "arguments", "message"),
     [
         ({}, {"target": "colour"}, "target must be one of 'mean_color', 'downsampled', 'pixels'; got target='colour'"),
-        ({"patch_size": 2}, {"target": "downsampled"}, "sides are divisible by 4; got patches of 2 x 2 pixels"),
+        ({"patch_size": 2}, {"target": "downsampled"}, "sides divisible by 4; got 2 x 2"),
         ({"channels": 4}, {}, "encoder must take images of 1 or 3 channels; got 4"),
         ({"image_size": (19, 41), **HYBRID, "patch_size": 1}, {}, r"by its grid_size; got .*, its grid_size=\(5, 11\)"),
         ({"patch_size": 16}, {"corruption_rate": 1.0}, r"shares\[1\] must be 0 where there is a single patch"),

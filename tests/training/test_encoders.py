@@ -76,7 +76,7 @@ def test_heads_and_encoder_of_models_around_ours(models):
     assert [head.name for head in head_layers(beside)] == ["mine"] and output_activation(beside) == "softmax"
     assert [head.name for head in head_layers(around)] == ["head"] and output_activation(around) == "softmax"
     assert find_encoder(around) is inner and find_encoder(twice) is None
-    with pytest.raises(ValueError, match="contains exactly one; .* contains 2"):
+    with pytest.raises(ValueError, match="one keras_vit model; .* contains 2"):
         layer_rates(twice, 0.5)
 
 

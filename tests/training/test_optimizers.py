@@ -165,5 +165,5 @@ def test_refuses_an_unbuilt_model():
 
 def test_refuses_layer_decay_without_blocks():
     plain = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)], name="plain")
-    with pytest.raises(ValueError, match="layer_decay requires a model of keras_vit.*'plain' contains 0"):
+    with pytest.raises(ValueError, match="layer_decay needs one keras_vit model.*'plain' contains 0"):
         create_optimizer("sgd", 0.1, plain, layer_decay=0.5)

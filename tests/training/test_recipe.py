@@ -232,9 +232,9 @@ class TestTotalSteps:
         assert recipe.total_steps(4 * 7) == (5, 12)  # 8.6 passes; 5 executions
 
     def test_refuses(self):
-        with pytest.raises(ValueError, match="batch_size must not exceed the number of images; got batch_size=4, 3"):
+        with pytest.raises(ValueError, match="batch_size must be at most 3, the images; got 4"):
             Recipe(**EPOCHS).total_steps(3)
-        with pytest.raises(ValueError, match="divide the steps of an epoch; got steps_per_execution=2, 3 steps"):
+        with pytest.raises(ValueError, match="steps_per_execution=2 must divide 3 steps per epoch"):
             Recipe(**EPOCHS, steps_per_execution=2).total_steps(12)
 
 
@@ -259,5 +259,5 @@ class TestConfigure:
     )
     def test_refuses_what_the_architecture_does_not_have(self, fixed, config):
         [name] = fixed
-        with pytest.raises(ValueError, match=f"{name}=.*, which {type(config).__name__} does not have"):
+        with pytest.raises(ValueError, match=f"{name}=.* must be None for a {type(config).__name__}"):
             Recipe(**PLAIN, **fixed).configure(config)

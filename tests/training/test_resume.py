@@ -228,7 +228,7 @@ def test_the_step_of_the_loss_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"epochs": 1}, ValueError, "must be at least the 10 steps done in .*; got 6"),
+        ({"epochs": 1}, ValueError, "must be at least 10, as before; got 6"),
         ({"run": {"recipe": {"seed": 1, "name": "a"}}}, ValueError, "another run: recipe.seed is 0 there, 1 here"),
         ({"model": "classes"}, CheckpointError, r"model.0000\d.kernel .* is \(8, 3\) float32 in it, here \(8, 4\)"),
         ({"model": "optimizer"}, ValueError, "another run: optimizer.class_name is 'AdamW' there, 'SGD' here"),
@@ -256,7 +256,7 @@ def test_a_checkpoint_of_another_run_is_refused(broken, change, error, message):
     [
         ({}, "fit with Resume requires steps_per_epoch, .* got steps_per_epoch=None"),
         ({"steps_per_epoch": 4, "initial_epoch": 1}, "requires .* no initial_epoch, .* initial_epoch=1"),
-        ({"steps_per_epoch": 5}, "steps_per_epoch must be divisible by steps_per_execution"),
+        ({"steps_per_epoch": 5}, "must divide steps_per_epoch; got 5"),
         ({"x": X, "y": Y, "steps_per_epoch": 4}, "data x that start at step resume.step, .* x=ndarray, y=ndarray"),
         ({"x": [X], "steps_per_epoch": 4}, "data x that start at step resume.step, .* x=list, y=NoneType"),
     ],

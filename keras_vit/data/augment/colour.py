@@ -7,7 +7,7 @@ import itertools
 
 import tensorflow as tf
 
-from keras_vit.data import preprocessing as ops
+from keras_vit.data import preprocessing as preparation
 from keras_vit.data.augment import values
 
 _ORDERS = {count: tuple(itertools.permutations(range(count))) for count in (3, 4)}
@@ -63,13 +63,13 @@ def solarize_add(image, addition):
 def color(image, factor):
     """Blend from the grey version (factor 0) to the image (1) and beyond. The grey is Pillow's; in the
     original TensorFlow code, it differs by 1 at some pixels. A grey image stays unchanged."""
-    return _blend(tf.repeat(ops.match_channels(image, 1), image.shape[-1], axis=-1), image, factor)
+    return _blend(tf.repeat(preparation.match_channels(image, 1), image.shape[-1], axis=-1), image, factor)
 
 
 def contrast(image, factor):
     """Blend from the mean grey (factor 0) to the image (1) and beyond, as in Pillow. The original code divides by 256
     when it computes the mean, so it blends with the value min(pixels / 256, 255)."""
-    grey = tf.cast(ops.match_channels(image, 1), tf.int32)
+    grey = tf.cast(preparation.match_channels(image, 1), tf.int32)
     pixels = tf.size(grey, tf.int64)
     mean = (2 * tf.cast(tf.reduce_sum(grey), tf.int64) + pixels) // (2 * pixels)
     return _blend(tf.cast(mean, tf.uint8), image, factor)
@@ -173,7 +173,7 @@ _JITTERS = (
 
 
 def _grey(image):
-    return ops.match_channels(image, 1)
+    return preparation.match_channels(image, 1)
 
 
 def _mix(degenerate, image, factor):

@@ -6,7 +6,7 @@ from keras_vit import checks
 from keras_vit.config import Preprocessing
 from keras_vit.config.preprocessing import INTERPOLATIONS
 from keras_vit.data import headers, orientation
-from keras_vit.data import preprocessing as ops
+from keras_vit.data import preprocessing as preparation
 from keras_vit.data.augment import values
 
 
@@ -90,8 +90,8 @@ def random_crop(resize, interpolation="bilinear"):
     def crop(contents, size, channels, seed):
         if any(side < wanted for side, wanted in zip(resized, size, strict=True)):
             raise ValueError(f"random_crop's resize must be at least the image's size {size}; got {resized}")
-        image = ops.decode(contents, channels) if contents.dtype == tf.string else contents
-        image = ops.resize(_protocol(resized, channels, interpolation), image)
+        image = preparation.decode(contents, channels) if contents.dtype == tf.string else contents
+        image = preparation.resize(_protocol(resized, channels, interpolation), image)
         return tf.image.stateless_random_crop(image, (*size, channels), seed)
 
     return crop
@@ -105,7 +105,7 @@ def _crop_of(window, min_area, max_area, min_aspect, max_aspect, interpolation):
 
     def crop(contents, size, channels, seed):
         image = cut(contents, channels, lambda shape: window(shape, areas, aspects, seed))
-        return ops.resize(_protocol(tuple(size), channels, interpolation), image)
+        return preparation.resize(_protocol(tuple(size), channels, interpolation), image)
 
     return crop
 
@@ -122,11 +122,11 @@ def cut(contents, channels, window):
         Tensor (height, width, channels) of the window.
     """
     if contents.dtype != tf.string:
-        return _slice(ops.match_channels(contents, channels), window)
+        return _slice(preparation.match_channels(contents, channels), window)
     image = tf.cond(
         _can_be_cut(contents),
-        lambda: ops.match_channels(_cut_jpeg(contents, window), channels),
-        lambda: _slice(ops.decode(contents, channels), window),
+        lambda: preparation.match_channels(_cut_jpeg(contents, window), channels),
+        lambda: _slice(preparation.decode(contents, channels), window),
     )
     return tf.ensure_shape(image, (None, None, channels))
 

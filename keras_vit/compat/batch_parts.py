@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_vit.compat import private_names
 
+LOOKED_AT = 32  # images of a first batch that are inspected
 _REDUCTIONS = ("sum_over_batch_size", "mean", "mean_with_sample_weight", "sum")
 
 
@@ -57,9 +58,7 @@ def loss_weight(model, x, sample_weight):
         return None
     if reduction == "mean_with_sample_weight" and sample_weight is not None:
         if keras.tree.is_nested(sample_weight):
-            raise ValueError(
-                "sample_weight must be one tensor for training in parts with the reduction 'mean_with_sample_weight'"
-            )
+            raise ValueError("sample_weight must be one tensor for training in parts with 'mean_with_sample_weight'")
         return ops.sum(ops.cast(sample_weight, "float32"))
     return ops.cast(ops.shape(first_tensor(x))[0], "float32")
 
