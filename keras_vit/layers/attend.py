@@ -1,16 +1,19 @@
 """Attention of all tokens to all tokens: at once, in chunks of queries, or by cuDNN's kernel.
 
 JAX calls cuDNN's kernel on an NVIDIA GPU for 16-bit tensors. Delete what makes an odd number of tokens even when JAX's
-backward pass takes odd numbers (a test fails then), and the rest of `flash_attention` when Keras's
+backward pass takes odd numbers (a test fails then), and the rest of the kernel's code when Keras's
 `dot_product_attention` also calls the kernel there: Keras 3.15 silently stores all logits instead.
 """
 
 import functools
+import math
+from collections.abc import Mapping
 
 import keras
 from keras import ops
 
-from keras_vit.layers.forms import CONVERTER, ONEDNN, is_for, is_on_gpu
+from keras_vit.layers.forms import CONVERTER, ONEDNN, is_for, is_on_gpu, recompute
+from keras_vit.layers.position_bias import relative_logits
 
 # Measured on a CPU for ViT-B/16: from 1025 tokens on, chunks of 256 queries are as fast as all queries at once; chunks
 # of 128 or fewer are slower below 2049 tokens, and chunks of 512 or more are slower from 4097 tokens on.
@@ -19,101 +22,177 @@ _CHUNK = 256  # at most so many queries are in a chunk
 EXCLUDED = -1e9  # logit of a key that a query does not attend to; finite, so that no row becomes NaN
 
 
-def attend(query, key, value, images=None):
-    """Return softmax(q k^T) v of each head (arXiv 2010.11929, Eqs. 6 and 7).
+def attend(query, key, value, positions=None, training=None, dropout=None, with_weights=False):
+    """Return softmax(q k^T / sqrt(D_h)) v of each head (arXiv 2010.11929, Eqs. 6 and 7).
 
-    Up to 1024 tokens, all logits are computed at once. For more tokens, the memory grows linearly: chunks of queries
-    are computed one after another, and again in the backward pass, with the exact softmax. Graphs for converters and
-    for counting operations have the first form.
+    Up to 1024 tokens, all logits are computed at once, and in training again in the backward pass. For more tokens, the
+    memory grows linearly: chunks of queries are computed one after another, and again in the backward pass, with the
+    exact softmax. Graphs for converters and for counting operations have the first form, and so have calls that need
+    all weights or add a term to the logits.
 
     Args:
-        query, key: (batch, heads, tokens, channels); the query is already scaled.
+        query, key: (batch, heads, tokens, channels).
         value: (batch, heads, tokens, head_dim).
-        images: integers (batch, tokens), the image of each token of a packed sequence, or -1 for padding. A token
-            attends only to tokens with the same number. None if all tokens attend to all.
+        positions: dict of what places tokens, see `MultiHeadSelfAttention`; queries and keys are already rotated.
+            `length` is the number of keys that the queries attend to, the first ones.
+        training: whether this is a call in training.
+        dropout: dropout layer of the attention weights, or None.
+        with_weights: whether to return the weights, too.
 
     Returns:
-        (batch, tokens, heads, head_dim)
+        (batch, tokens, heads, head_dim); `with_weights` a pair with the attention weights after softmax and before
+        dropout, (batch, heads, query tokens, key tokens)
     """
-    if is_at_once(query):
-        return _at_once(query, key, value, images)
-    # a graph of TensorFlow for any number of tokens has one chunk for a few of them
-    return _in_chunks(query, key, value, images)
+    positions = positions or {}
+    terms = {name: positions[name] for name in _TERMS if name in positions}
+    # Scaling the query and not its product with the key avoids overflow in float16. In training, the query is scaled
+    # where it is used, so that only the query itself is stored.
+    scale = 1.0 / math.sqrt(value.shape[-1])
+    if _uses_kernel(value, value.shape[2:], positions, dropout, with_weights):
+        return _by_kernel(query, key, value, scale, positions.get("length"))
+    needs_all_weights = with_weights or dropout is not None or not terms.keys() <= {"sequence_ids"}
+    if not (needs_all_weights or _is_at_once(query)):
+        return _in_chunks(query * scale, key, value, terms.get("sequence_ids"))
+
+    def at_once(query, key, value, terms):
+        query = query * scale
+        logits = ops.einsum("bhqd,bhkd->bhqk", query, key)
+        for name, term in terms.items():
+            logits = _TERMS[name](logits, term, query)
+        is_exact = not (terms or with_weights) and _softmax_is_exact(logits)
+        weights = ops.softmax(logits) if is_exact else softmax_at_least_float32(logits)
+        shares = ops.cast(weights, value.dtype)
+        heads = _weighted(shares if dropout is None else dropout(shares, training=training), value)
+        return (heads, weights) if with_weights else heads
+
+    layers = [] if dropout is None else [dropout]
+    return recompute(layers, at_once, query, key, value, terms, when=training and not with_weights)
 
 
-def is_at_once(query):
-    """Return whether `attend` computes all logits for this query at once."""
+def with_even_length(tokens, positions, head_dim, training, dropout=None, with_weights=False):
+    """Add a token if `attend` will need an even number of them, as the backward pass of cuDNN's kernel does.
+
+    Args:
+        tokens: (batch, tokens, dim), before their projection to queries, keys and values.
+        head_dim: width of each head.
+        positions, training, dropout, with_weights: as in `attend`.
+
+    Returns:
+        The tokens, the positions, and a function that removes the added token from outputs (batch, tokens, ...).
+    """
+    length = tokens.shape[1]
+    is_used = training and _uses_kernel(tokens, (length, head_dim), positions, dropout, with_weights)
+    if not is_used or length % 2 == 0:
+        return tokens, positions, lambda outputs: outputs
+    positions = {**positions, "length": length}
+    if "rotary" in positions:
+        positions["rotary"] = _even(positions["rotary"], axis=-2)
+    return _even(tokens), positions, lambda outputs: outputs[:, :length]
+
+
+def _add_relative(logits, keys, query):
+    return logits + relative_logits(query, keys)  # appendix D.4
+
+
+def _add_bias(logits, bias, _):
+    return ops.cast(logits, bias.dtype) + bias
+
+
+def _add_sizes(logits, sizes, _):
+    logits = ops.cast(logits, at_least_float32(logits.dtype))
+    return logits + ops.log(ops.cast(sizes, logits.dtype))  # arXiv 2210.09461, Eq. 1
+
+
+def _mask_others(logits, ids, _=None):
+    """Exclude keys of other images; `ids` may be a pair, of the queries and of the keys, that broadcasts."""
+    of_queries, of_keys = ids if isinstance(ids, tuple) else (ids[:, None, :, None], ids[:, None, None])
+    logits = ops.cast(logits, at_least_float32(logits.dtype))
+    return ops.where(ops.equal(of_queries, of_keys), logits, EXCLUDED)
+
+
+# name in `positions` -> function of the logits, the value and the scaled queries; it returns the changed logits
+_TERMS = {
+    "relative_keys": _add_relative,
+    "attention_bias": _add_bias,
+    "key_sizes": _add_sizes,
+    "sequence_ids": _mask_others,
+}
+
+
+def check_positions(positions, names=(*_TERMS, "rotary", "extend")):
+    """Return the dict `positions`, an empty one for None; raise `ValueError` unless its keys are among `names`."""
+    if positions is None:
+        return {}
+    if not isinstance(positions, Mapping) or not positions.keys() <= set(names):
+        got = list(positions) if isinstance(positions, Mapping) else type(positions).__name__
+        raise ValueError(f"positions must be None or a dict of tensors with names among {', '.join(names)}; got {got}")
+    return positions
+
+
+def _is_at_once(query):
     tokens = ops.shape(query)[2]
     return keras.utils.is_keras_tensor(query) or is_for(CONVERTER) or isinstance(tokens, int) and tokens <= _AT_ONCE
 
 
-def attention_weights(logits, images=None):
-    """Apply softmax over the last axis; 16-bit logits give float32 weights.
-
-    Args:
-        logits: (batch, heads, query tokens, key tokens).
-        images: as in `attend`; or a pair of them for the queries, (batch, 1, query tokens, 1), and for the keys,
-            (batch, 1, 1, key tokens).
-    """
-    if images is not None:
-        of_queries, of_keys = images if isinstance(images, tuple) else (images[:, None, :, None], images[:, None, None])
-        logits = ops.cast(logits, at_least_float32(logits.dtype))
-        logits = ops.where(ops.equal(of_queries, of_keys), logits, EXCLUDED)
-    return softmax_at_least_float32(logits)
-
-
-def _at_once(query, key, value, images):
-    logits = ops.einsum("bhqd,bhkd->bhqk", query, key)
-    is_exact = images is None and _softmax_is_exact(logits)
-    return _weighted(ops.softmax(logits) if is_exact else attention_weights(logits, images), value)
-
-
-def _in_chunks(query, key, value, images):
-    batch, heads, length, _ = ops.shape(query)
-    count = -(-length // _CHUNK) if isinstance(length, int) else ops.where(length <= _AT_ONCE, 1, -(-length // _CHUNK))
-    size = -(-length // count)  # of each chunk; the last one is padded
-    padding = ((0, 0), (0, 0), (0, count * size - length), (0, 0))
-    of_keys = None if images is None else images[:, None, None]
-    of_queries = None if images is None else ops.pad(images[:, None, :, None], padding)
-
-    def cut(x, i):
-        return ops.slice(x, (0, 0, i * size, 0), (batch, x.shape[1], size, ops.shape(x)[3]))
+def _in_chunks(query, key, value, ids):
+    chunks = _Chunks(query)
+    of_queries = None if ids is None else chunks.padded(ids[:, None, :, None])
+    of_keys = None if ids is None else ids[:, None, None]
 
     @ops.custom_gradient
     def differentiable(query, key, value):
-        padded = ops.pad(query, padding)
+        padded = chunks.padded(query)
 
         def weights(i):
-            logits = ops.einsum("bhqd,bhkd->bhqk", cut(padded, i), key)
-            return attention_weights(logits, None if images is None else (cut(of_queries, i), of_keys))
+            logits = ops.einsum("bhqd,bhkd->bhqk", chunks.cut(padded, i), key)
+            if ids is not None:
+                logits = _mask_others(logits, (chunks.cut(of_queries, i), of_keys))
+            return softmax_at_least_float32(logits)
 
-        def forward(carry, i):
-            return carry, _weighted(weights(i), value)
-
-        def gradient(upstream):
-            upstream = ops.pad(ops.transpose(upstream, (0, 2, 1, 3)), padding)
-
-            def backward(carry, i):
-                share, slope = weights(i), cut(upstream, i)
-                added_value = _transposed_product(ops.cast(share, value.dtype), slope)
-                slope = ops.cast(ops.einsum("bhqd,bhkd->bhqk", slope, value), share.dtype)
-                slope = share * (slope - ops.sum(share * slope, axis=-1, keepdims=True))  # of the logits
-                slope = ops.cast(slope, key.dtype)
-                added_key = _transposed_product(slope, cut(padded, i))
-                carry = [ops.add(total, added) for total, added in zip(carry, (added_key, added_value), strict=True)]
-                return carry, ops.matmul(slope, key)
-
-            sums = [ops.zeros_like(x, dtype=at_least_float32(x.dtype)) for x in (key, value)]
-            (of_key, of_value), parts = _scan(backward, sums, count, key.dtype)
-            parts = ops.transpose(parts, (1, 2, 0, 3, 4))  # (batch, heads, chunks, size, channels)
-            of_query = ops.reshape(parts, (-1, heads, count * size, ops.shape(parts)[-1]))[:, :, :length]
-            return of_query, ops.cast(of_key, key.dtype), ops.cast(of_value, value.dtype)
-
-        _, parts = _scan(forward, [], count, value.dtype)
+        gradient = functools.partial(_gradient_in_chunks, chunks, weights, padded, key, value)
+        _, parts = _scan(lambda carry, i: (carry, _weighted(weights(i), value)), [], chunks.count, value.dtype)
         parts = ops.transpose(parts, (1, 0, 2, 3, 4))  # (batch, chunks, size, heads, head_dim)
-        return ops.reshape(parts, (-1, count * size, heads, parts.shape[-1]))[:, :length], gradient
+        rows = ops.reshape(parts, (-1, chunks.count * chunks.size, parts.shape[3], parts.shape[4]))
+        return rows[:, : chunks.length], gradient
 
     return differentiable(query, key, value)
+
+
+def _gradient_in_chunks(chunks, weights, padded, key, value, upstream):
+    """Return the gradients for queries, keys and values; `upstream` is (batch, tokens, heads, head_dim)."""
+    upstream = chunks.padded(ops.transpose(upstream, (0, 2, 1, 3)))
+
+    def step(carry, i):
+        share, slope = weights(i), chunks.cut(upstream, i)
+        added_value = _transposed_product(ops.cast(share, value.dtype), slope)
+        slope = ops.cast(ops.einsum("bhqd,bhkd->bhqk", slope, value), share.dtype)
+        slope = share * (slope - ops.sum(share * slope, axis=-1, keepdims=True))  # of the logits
+        slope = ops.cast(slope, key.dtype)
+        added_key = _transposed_product(slope, chunks.cut(padded, i))
+        carry = [ops.add(total, added) for total, added in zip(carry, (added_key, added_value), strict=True)]
+        return carry, ops.matmul(slope, key)
+
+    sums = [ops.zeros_like(x, dtype=at_least_float32(x.dtype)) for x in (key, value)]
+    (of_key, of_value), parts = _scan(step, sums, chunks.count, key.dtype)
+    parts = ops.transpose(parts, (1, 2, 0, 3, 4))  # (batch, heads, chunks, size, channels)
+    of_query = ops.reshape(parts, (-1, key.shape[1], chunks.count * chunks.size, ops.shape(parts)[-1]))
+    return of_query[:, :, : chunks.length], ops.cast(of_key, key.dtype), ops.cast(of_value, value.dtype)
+
+
+class _Chunks:
+    """Chunks of `size` queries (batch, heads, tokens, channels); a graph for any number of tokens has one for a few."""
+
+    def __init__(self, query):
+        self.batch, _, self.length, _ = ops.shape(query)
+        count = -(-self.length // _CHUNK)
+        self.count = count if isinstance(count, int) else ops.where(self.length <= _AT_ONCE, 1, count)
+        self.size = -(-self.length // self.count)
+
+    def padded(self, x):
+        return ops.pad(x, ((0, 0), (0, 0), (0, self.count * self.size - self.length), (0, 0)))
+
+    def cut(self, x, i):
+        return ops.slice(x, (0, 0, i * self.size, 0), (self.batch, x.shape[1], self.size, ops.shape(x)[3]))
 
 
 def _weighted(weights, value):
@@ -180,10 +259,12 @@ def _scan(step, carry, count, dtype):
     return carry, outputs.stack()
 
 
-def uses_flash_attention(tokens, width):
-    """Return whether `flash_attention` computes the attention of `tokens` (batch, tokens, dim) in heads of `width`."""
-    is_known = not keras.utils.is_keras_tensor(tokens) and isinstance(tokens.shape[1], int)
-    return is_known and is_on_gpu() and _supports(keras.backend.standardize_dtype(tokens.dtype), width)
+def _uses_kernel(x, shape, positions, dropout, with_weights):
+    """Return whether cuDNN's kernel computes the attention of heads of this (tokens, head_dim), in the dtype of `x`."""
+    tokens, head_dim = shape
+    is_plain = dropout is None and not with_weights and positions.keys() <= {"rotary", "length"}
+    is_known = isinstance(tokens, int) and not keras.utils.is_keras_tensor(x)
+    return is_plain and is_known and is_on_gpu() and _supports(keras.backend.standardize_dtype(x.dtype), head_dim)
 
 
 @functools.cache
@@ -198,18 +279,10 @@ def _supports(dtype, width):
     return True
 
 
-def flash_attention(query, key, value, scale=1.0, length=None):
-    """Return softmax(scale query key^T) value of each head.
+def _by_kernel(query, key, value, scale, length):
+    """Return softmax(scale q k^T) v of the first `length` keys, or of all; an odd number of tokens gets one more.
 
-    The backward pass of JAX's function needs an even number of tokens; it gets an odd number with one more.
-
-    Args:
-        query, key, value: (batch, heads, tokens, head_dim).
-        scale: factor of the logits.
-        length: number of keys that the queries attend to, the first ones; None for all.
-
-    Returns:
-        (batch, tokens, heads, head_dim)
+    (batch, heads, tokens, head_dim) -> (batch, tokens, heads, head_dim)
     """
     import jax
 
@@ -219,14 +292,14 @@ def flash_attention(query, key, value, scale=1.0, length=None):
         return run(query, key, value)
 
     def with_one_more(*inputs):
-        return _kernel(*map(with_even_length, inputs), scale=scale, length=length or tokens)[:, :tokens]
+        return _kernel(*map(_even, inputs), scale=scale, length=length or tokens)[:, :tokens]
 
     odd = jax.custom_vjp(lambda *inputs: run(*inputs))
     odd.defvjp(lambda *inputs: jax.vjp(with_one_more, *inputs), lambda backward, slopes: backward(slopes))
     return odd(query, key, value)
 
 
-def with_even_length(x, axis=1):
+def _even(x, axis=1):
     """Return `x` with zeros appended along `axis` if its length is odd."""
     return ops.pad(x, [(0, x.shape[place] % 2 if place == axis % x.ndim else 0) for place in range(x.ndim)])
 

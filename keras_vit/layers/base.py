@@ -1,4 +1,4 @@
-"""Layer, the base class of the package's layers, LayerNorm, and helpers that several layers share."""
+"""Layer, the base class of the package's layers, and helpers that several layers share."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -7,7 +7,7 @@ import keras
 
 from keras_vit.config import BlockConfig
 from keras_vit.config.base import ARGUMENTS, Check, Config
-from keras_vit.layers.forms import layer_norm, recompute
+from keras_vit.layers.forms import LayerNorm
 
 
 class Layer(keras.layers.Layer):
@@ -122,40 +122,8 @@ class Layer(keras.layers.Layer):
         return self.add_weight(name=name, shape=shape, initializer=initializer)
 
 
-@keras.saving.register_keras_serializable(package="keras_vit")
-class LayerNorm(keras.layers.LayerNormalization):
-    """Normalise each token over its channels (arXiv 1607.06450, section 3).
-
-    The arguments and results are those of `keras.layers.LayerNormalization`. On TensorFlow, `predict` and `evaluate` on
-    a CPU, and exported models, use one fused operation.
-
-    Shapes:
-        (..., dim) -> the same
-    """
-
-    def call(self, x):
-        if self.gamma is None or self.beta is None:
-            return super().call(x)
-        return layer_norm(x, self.gamma, self.beta, self.epsilon, otherwise=super().call)
-
-
 # kind of a norm, `norm` of `BlockConfig` -> its layer
 NORM_LAYERS = {"layer": LayerNorm, "rms": keras.layers.RMSNormalization}
-
-
-def with_norm(norm, dense, call, x, training):
-    """Return `call(norm(x))`; in training, the norm's output is not stored for the backward pass.
-
-    Args:
-        norm: a norm, or None for `call(x)`.
-        dense: the layer whose weights `call` uses.
-        call: function of a tensor.
-        x: the tensor.
-        training: whether this is a call in training.
-    """
-    if norm is None:
-        return call(x)
-    return recompute([norm, dense], lambda x: call(norm(x)), x) if training else call(norm(x))
 
 
 def build_in_sequence(shape, *layers):

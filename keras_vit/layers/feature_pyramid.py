@@ -8,7 +8,8 @@ import numpy as np
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.layers.base import Layer, LayerNorm, build_in_sequence, known_map
+from keras_vit.layers.base import Layer, build_in_sequence, known_map
+from keras_vit.layers.forms import LayerNorm
 from keras_vit.layers.neck import Neck
 from keras_vit.typing import Size, Tensor
 

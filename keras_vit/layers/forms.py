@@ -120,15 +120,25 @@ _FORWARD = {True: _tanh_form, False: functools.partial(ops.gelu, approximate=Fal
 _BACKWARD = {True: _tanh_backward, False: _erf_backward}
 
 
-def layer_norm(x, gamma, beta, epsilon, otherwise):
-    """Return `x` (..., dim) normalised over its last axis, times `gamma`, plus `beta`.
+@keras.saving.register_keras_serializable(package="keras_vit")
+class LayerNorm(keras.layers.LayerNormalization):
+    """Normalise each token over its channels (arXiv 1607.06450, section 3).
 
-    Args:
-        x: the tensor.
-        gamma, beta: (dim,) each.
-        epsilon: added to the variance.
-        otherwise: function of `x` with the same result, called if no better form is known.
+    The arguments and results are those of `keras.layers.LayerNormalization`. On TensorFlow, `predict` and `evaluate` on
+    a CPU, and exported models, use one fused operation.
+
+    Shapes:
+        (..., dim) -> the same
     """
+
+    def call(self, x):
+        if self.gamma is None or self.beta is None:
+            return super().call(x)
+        return _layer_norm(x, self.gamma, self.beta, self.epsilon, otherwise=super().call)
+
+
+def _layer_norm(x, gamma, beta, epsilon, otherwise):
+    """Return (x - mean) / sqrt(variance + epsilon) * gamma + beta of `x` (..., dim), or `otherwise(x)`, the same."""
     if is_for(ONEDNN) and x.dtype in ("float32", "bfloat16") and len(x.shape) in (2, 3):  # the remapper supports these
         return _batch_norm(x, gamma, beta, epsilon)
     if is_for(CONVERTER) and x.dtype == "float32":
@@ -238,56 +248,80 @@ def on_rows(call, x):
     return ops.reshape(rows, (*(-1 if side is None else side for side in leading), rows.shape[-1]))
 
 
-def project(dense, x):
-    """Return `dense(x)` for a `keras.layers.Dense` without activation and `x` of shape (..., dim)."""
-    return _products(dense, x, (1.0,))[0] if _is_split(dense) else on_rows(dense, x)
-
-
-def project_heads(dense, x, scales, num_heads):
-    """Split `dense(x)` along its last axis into equal parts, such as query, key and value, and each into heads.
+def project(dense, x, norm=None, training=None):
+    """Return `dense(norm(x))`; in training, the output of the norm is not stored for the backward pass.
 
     Args:
-        dense: a `keras.layers.Dense` without activation, with `len(scales) * num_heads * head_dim` units.
-        x: (batch, length, dim).
-        scales: one factor per part.
-
-    Returns:
-        List of (batch, num_heads, length, head_dim), one per part.
+        dense: a `keras.layers.Dense` without activation.
+        x: (..., dim).
+        norm: a layer, or None for `dense(x)`.
+        training: whether this is a call in training.
     """
-    _, length, _ = ops.shape(x)
-    parts = len(scales)
-    head_dim = dense.units // (parts * num_heads)
-    # Three products give the layout of cuDNN's attention, which needs a copy of each part of a single one.
-    if _is_split(dense) or is_on_gpu() and dense.quantization_mode is None:
-        shape = (-1, length, num_heads, head_dim)  # -1, as LiteRT loses sizes that are computed at run time
-        return [ops.transpose(ops.reshape(part, shape), (0, 2, 1, 3)) for part in _products(dense, x, scales)]
-    outputs = ops.reshape(on_rows(dense, x), (-1, length, parts, num_heads, head_dim))
-    outputs = ops.unstack(ops.transpose(outputs, (2, 0, 3, 1, 4)), parts)
-    return [scaled(part, scale) for part, scale in zip(outputs, scales, strict=True)]
+    product = lambda x: _products(dense, x, 1)[0] if _is_split(dense) else on_rows(dense, x)  # noqa: E731
+    return _after_norm(norm, dense, product, x, training)
+
+
+def project_heads(dense, x, num_heads, norm=None, training=None):
+    """Return the queries, keys and values of each head, each (batch, heads, length, head_dim).
+
+    Args:
+        dense: a `keras.layers.Dense` to [query, key, value], each as [head 0, head 1, ...], without activation.
+        x: (batch, length, dim).
+        num_heads: number of heads.
+        norm, training: as in `project`.
+    """
+    head_dim = dense.units // (3 * num_heads)
+
+    def split(x):
+        length = ops.shape(x)[1]
+        # Three products give the layout of cuDNN's attention, which needs a copy of each part of a single one.
+        if _is_split(dense) or is_on_gpu() and dense.quantization_mode is None:
+            shape = (-1, length, num_heads, head_dim)  # -1, as LiteRT loses sizes that are computed at run time
+            return [ops.transpose(ops.reshape(part, shape), (0, 2, 1, 3)) for part in _products(dense, x, 3)]
+        outputs = ops.reshape(on_rows(dense, x), (-1, length, 3, num_heads, head_dim))
+        return ops.unstack(ops.transpose(outputs, (2, 0, 3, 1, 4)), 3)
+
+    return _after_norm(norm, dense, split, x, training)
+
+
+def _after_norm(norm, dense, call, x, training):
+    if norm is None:
+        return call(x)
+    return recompute([norm, dense], lambda x: call(norm(x)), x, when=training)
 
 
 def _is_split(dense):
     return is_for(CONVERTER) and dense.quantization_mode is None
 
 
-def _products(dense, x, scales):
+def _products(dense, x, parts):
     matmul = ops.matmul
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
         matmul = tf.matmul
-    width, outputs = dense.units // len(scales), []
-    for start, scale in zip(range(0, dense.units, width), scales, strict=True):
-        # A converter stores weights as constants, so their multiples are constants, too.
-        outputs.append(matmul(x, scaled(ops.convert_to_tensor(dense.kernel[:, start : start + width]), scale)))
+    width, outputs = dense.units // parts, []
+    for start in range(0, dense.units, width):
+        outputs.append(matmul(x, ops.convert_to_tensor(dense.kernel[:, start : start + width])))
         if dense.use_bias:
-            outputs[-1] += scaled(dense.bias[start : start + width], scale)
+            outputs[-1] += dense.bias[start : start + width]
     return outputs
 
 
-def scaled(x, scale):
-    """Return `x * scale`."""
-    return x if scale == 1.0 else x * scale
+class _Absent:
+    """What stands for a part that a layer does not have: it returns its input."""
+
+    def build(self, shape):
+        pass
+
+    def compute_output_shape(self, shape):
+        return shape
+
+    def __call__(self, x, **_):
+        return x
+
+
+absent = _Absent()
 
 
 def take_rows(x, places):
@@ -307,36 +341,42 @@ def take_rows(x, places):
     return ops.take_along_axis(x, ops.reshape(places, (*places.shape, *[1] * (x.ndim - 2))), axis=1)
 
 
-def recompute(layers, call, *inputs):
+def recompute(layers, call, *inputs, when=True):
     """Return `call(*inputs)`; only the inputs are stored for the backward pass.
 
-    Inside another `recompute`, this is only `call(*inputs)`.
+    Inside another `recompute`, or with a `when` that is not true, this is only `call(*inputs)`.
 
     Args:
         layers: built layers.
-        call: function of tensors; it reads no variables except those of `layers`.
-        *inputs: the tensors.
+        call: function of the inputs; it reads no variables except those of `layers`.
+        *inputs: tensors, or lists and dicts of tensors.
+        when: whether to recompute.
     """
-    if _RECOMPUTED.get():
+    if not when or _RECOMPUTED.get():
         return call(*inputs)
     weights = [weight for layer in layers for weight in layer.weights]
     is_weight = set(map(id, weights))
     states = [variable for layer in layers for variable in layer.variables if id(variable) not in is_weight]
     seeds = [ops.copy(state) for state in states]
+    tensors = [x for x in keras.tree.flatten(inputs) if _has_gradient(x)]
 
     def forward(*arguments):
-        values = arguments[len(inputs) :]
+        given, values = iter(arguments[: len(tensors)]), arguments[len(tensors) :]
         # Weights are arguments, so that gradients flow to them; the seeds have their values from before the call.
         mapping = zip([*weights, *states], [*values, *seeds], strict=True)
         token = _RECOMPUTED.set(True)
         try:
             with keras.StatelessScope(state_mapping=mapping):
-                return call(*arguments[: len(inputs)])
+                return call(*keras.tree.map_structure(lambda x: next(given) if _has_gradient(x) else x, inputs))
         finally:
             _RECOMPUTED.reset(token)
 
     # Copies, because TensorFlow also watches the variables and would count their gradients twice.
-    outputs = keras.remat(forward)(*inputs, *(ops.copy(weight) for weight in weights))
+    outputs = keras.remat(forward)(*tensors, *(ops.copy(weight) for weight in weights))
     for state, seed in zip(states, seeds, strict=True):
         state.assign(seed + ops.convert_to_tensor([0, _RESERVED_DRAWS], dtype=seed.dtype))
     return outputs
+
+
+def _has_gradient(x):
+    return x is not None and keras.backend.is_float_dtype(keras.backend.standardize_dtype(x.dtype))

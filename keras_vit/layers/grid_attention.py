@@ -1,6 +1,8 @@
 """GridSelfAttention: attention on a grid of tokens, inside windows or global, with decomposed relative positions."""
 
 import math
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import keras
@@ -10,9 +12,10 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.config import WindowConfig
 from keras_vit.config.base import one_config_of
+from keras_vit.layers.attend import at_least_float32, check_positions
 from keras_vit.layers.position_embs import ResizedTables
 from keras_vit.layers.position_grid import array_module, patch_coordinates, resize_weights
-from keras_vit.layers.self_attention import MultiHeadSelfAttention, at_least_float32
+from keras_vit.layers.self_attention import MultiHeadSelfAttention
 from keras_vit.typing import Size, Tensor
 
 
@@ -27,19 +30,20 @@ class GridSelfAttention(MultiHeadSelfAttention):
     logits (arXiv 2112.01526, section 4.1; SAM, arXiv 2304.02643).
 
     Args:
-        grid_size: (rows, columns) of the tokens, or one integer for both. If the layer gets the input `grid`, it is the
+        grid_size: (rows, columns) of the tokens, or one integer for both. If `positions` has a `grid`, it is the
             size of the tables of a global block.
         window: `WindowConfig`; its `size`, None for the whole grid, and `relative_positions` apply here.
         *args, **kwargs: the arguments of `MultiHeadSelfAttention`.
 
     Shapes:
-        (batch, rows * columns, dim) -> the same. With the optional input `grid` (batch, rows, columns, any), of which
-        only the size is read, the tokens may form any grid, and the tables of global blocks are resized in every call.
+        (batch, rows * columns, dim) -> the same. With `grid` (batch, rows, columns, any) in `positions`, of which only
+        the size is read, the tokens may form any grid, and the tables of global blocks are resized in every call.
         With `return_attention_scores=True` the output is a pair with the attention weights after softmax: (batch,
         heads, tokens, tokens), or (batch, windows, heads, tokens, tokens) of the windows in raster order, with padding.
 
     Raises:
-        ValueError: if a value is out of range; at build, if `num_heads` does not divide the width.
+        ValueError: if a value is out of range; at build, if `num_heads` does not divide the width; in a call, if
+            `positions` has other names.
     """
 
     own_checks = {"window": one_config_of(WindowConfig), "grid_size": checks.check_pair}
@@ -48,7 +52,7 @@ class GridSelfAttention(MultiHeadSelfAttention):
         super().__init__(*args, **kwargs)
         self.configure(grid_size=grid_size, window=window)
 
-    def build(self, tokens_shape, grid_shape=None):
+    def build(self, tokens_shape):
         side = self.window.size
         length = tokens_shape[1] if side is None else side**2
         super().build((None, length, tokens_shape[-1]))
@@ -59,59 +63,72 @@ class GridSelfAttention(MultiHeadSelfAttention):
                 DecomposedPositions, size, side is not None, name="relative_positions", shape=shape
             )
 
-    def call(  # type: ignore[override] # a grid has other inputs
+    def call(
         self,
         tokens: Tensor,
-        grid: Tensor = None,
+        positions: Mapping[str, Any] | None = None,
         training: bool | None = None,
         *,
         return_attention_scores: bool = False,
         norm: keras.layers.Layer | None = None,
     ) -> Tensor:
+        grid, side = check_positions(positions, ("grid",)).get("grid"), self.window.size
         size = self.grid_size if grid is None else ops.shape(grid)[1:3]
-        side = self.window.size
-        if side is not None:  # the padding of windows is not normalised
-            tokens, norm = self._windows(tokens if norm is None else norm(tokens), size), None
-
-        def extend(query, key):
-            return self.relative_positions.extend(query, key, size if side is None else (side, side))
-
-        options: dict[str, Any] = {"extend": extend} if self.window.relative_positions else {}
-        options |= {"training": training, "return_attention_scores": return_attention_scores, "norm": norm}
-        output = super().call(tokens, **options)
-        output, *scores = output if return_attention_scores else (output,)
-        if side is not None:
-            output = self._grid(output, size)
-            scores = [ops.reshape(x, (-1, math.prod(self._counts(size)), *x.shape[1:])) for x in scores]
+        options: dict[str, Any] = {"training": training, "return_attention_scores": return_attention_scores}
+        if side is None:
+            return super().call(tokens, self._offsets(size), norm=norm, **options)
+        length, dim = ops.shape(tokens)[1:]
+        maps = ops.reshape(tokens if norm is None else norm(tokens), (-1, *size, dim))  # the padding is not normalised
+        outputs = super().call(to_windows(_padded(maps, size, side), side), self._offsets((side, side)), **options)
+        output, *scores = outputs if return_attention_scores else (outputs,)
+        counts = _counts(size, side)
+        maps = from_windows(output, [side * count for count in counts], side)[:, : size[0], : size[1]]
+        output = ops.reshape(maps, (-1, length, dim))
+        scores = [ops.reshape(x, (-1, math.prod(counts), *x.shape[1:])) for x in scores]
         return (output, *scores) if scores else output
 
-    def _counts(self, size):
-        """Return the number of windows down and across a grid."""
-        return tuple(-(-count // self.window.size) for count in size)
+    def _offsets(self, size):
+        """Return the positions inside a grid or a window of this size."""
+        return {"extend": partial(self.relative_positions.extend, size=size)} if self.window.relative_positions else {}
 
-    def _windows(self, tokens, size):
-        """(batch, rows * columns, dim) -> (batch * windows, side * side, dim), with padding."""
-        (down, across), side, dim = self._counts(size), self.window.size, tokens.shape[-1]
-        maps = ops.reshape(tokens, (-1, *size, dim))
-        maps = ops.pad(maps, ((0, 0), (0, down * side - size[0]), (0, across * side - size[1]), (0, 0)))
-        cut = ops.transpose(ops.reshape(maps, (-1, down, side, across, side, dim)), (0, 1, 3, 2, 4, 5))
-        return ops.reshape(cut, (-1, side**2, dim))
-
-    def _grid(self, windows, size):
-        """(batch * windows, side * side, dim) -> (batch, rows * columns, dim)"""
-        (down, across), side, dim = self._counts(size), self.window.size, windows.shape[-1]
-        maps = ops.transpose(ops.reshape(windows, (-1, down, across, side, side, dim)), (0, 1, 3, 2, 4, 5))
-        maps = ops.reshape(maps, (-1, down * side, across * side, dim))[:, : size[0], : size[1]]
-        return ops.reshape(maps, (-1, size[0] * size[1], dim))
+    def _placed(self, query, key, positions):
+        return positions["extend"](query, key) if "extend" in positions else (query, key)
 
     def compute_output_spec(self, tokens, *others, return_attention_scores=False, **keywords):
         output = keras.KerasTensor(tokens.shape, dtype=self.compute_dtype)
         groups, length = (), tokens.shape[1]
         if self.window.size is not None:
-            groups, length = (math.prod(self._counts(self.grid_size)),), self.window.size**2
+            groups, length = (math.prod(_counts(self.grid_size, self.window.size)),), self.window.size**2
         shape = (tokens.shape[0], *groups, self.num_heads, length, length)
         scores = keras.KerasTensor(shape, at_least_float32(self.compute_dtype))
         return (output, scores) if return_attention_scores else output
+
+
+def _counts(size, side):
+    """Return the number of windows down and across a grid."""
+    return tuple(-(-count // side) for count in size)
+
+
+def _padded(maps, size, side):
+    bottom, right = (side * windows - count for windows, count in zip(_counts(size, side), size, strict=True))
+    return ops.pad(maps, ((0, 0), (0, bottom), (0, right), (0, 0)))
+
+
+def to_windows(maps, side, *count):
+    """(batch, rows, columns, dim) -> (batch * windows, side * side, dim), windows in raster order
+
+    With a `count` of windows, (batch, count, side * side, dim).
+    """
+    _, rows, columns, dim = ops.shape(maps)
+    cut = ops.reshape(maps, (-1, rows // side, side, columns // side, side, dim))
+    return ops.reshape(ops.transpose(cut, (0, 1, 3, 2, 4, 5)), (-1, *count, side**2, dim))
+
+
+def from_windows(windows, size, side):
+    """(..., side * side, dim) -> (batch, rows, columns, dim), maps of this size"""
+    (rows, columns), dim = size, windows.shape[-1]
+    cut = ops.reshape(windows, (-1, rows // side, columns // side, side, side, dim))
+    return ops.reshape(ops.transpose(cut, (0, 1, 3, 2, 4, 5)), (-1, rows, columns, dim))
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -150,7 +167,7 @@ class DecomposedPositions(ResizedTables):
         each column k; a key gets a one for its row and its column. The logits therefore stay one product.
 
         Args:
-            query: (batch, heads, rows * columns, head_dim), divided by the root of head_dim.
+            query: (batch, heads, rows * columns, head_dim).
             key: (batch, heads, rows * columns, head_dim).
             size: (rows, columns) of the tokens, integers or tensors; the tables are resized to it.
 
@@ -159,7 +176,7 @@ class DecomposedPositions(ResizedTables):
         """
         rows, columns = size
         _, heads, length, width = ops.shape(query)
-        tables = [
+        tables = [  # times the root, by which the logits are divided
             ops.cast(_keys_of_pairs(ops.convert_to_tensor(table), side) * math.sqrt(width), query.dtype)
             for table, side in zip((self.rows, self.columns), size, strict=True)
         ]

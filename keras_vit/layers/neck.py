@@ -4,7 +4,8 @@ from typing import Any
 
 import keras
 
-from keras_vit.layers.base import Layer, LayerNorm, build_in_sequence
+from keras_vit.layers.base import Layer, build_in_sequence
+from keras_vit.layers.forms import LayerNorm
 from keras_vit.typing import Tensor
 
 

@@ -11,7 +11,8 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.config.base import Check, optional
 from keras_vit.layers.attend import EXCLUDED, at_least_float32, softmax_at_least_float32
-from keras_vit.layers.base import Layer, LayerNorm, head_width
+from keras_vit.layers.base import Layer, head_width
+from keras_vit.layers.forms import LayerNorm
 from keras_vit.layers.transformer_block import MlpBlock
 from keras_vit.typing import Tensor
 
@@ -22,7 +23,7 @@ class _Pooling(Layer):
     images_per_sequence: int | None = None
     own_checks: ClassVar[Mapping[str, Check]] = {"images_per_sequence": optional(checks.check_integer)}
 
-    def compute_output_shape(self, tokens_shape, images_shape=None):
+    def compute_output_shape(self, tokens_shape, sequence_ids_shape=None):
         return (tokens_shape[0], *self._several, tokens_shape[-1])
 
     @property
@@ -34,13 +35,13 @@ class _Pooling(Layer):
         """(batch, images, dim) -> the shape of the output"""
         return pooled if self._several else pooled[:, 0]
 
-    def _is_of_image(self, images):
+    def _is_of_image(self, sequence_ids):
         """(batch, tokens) -> whether a patch belongs to each image, (batch, images, patches)"""
-        if images is None or self.images_per_sequence is None:
+        if sequence_ids is None or self.images_per_sequence is None:
             count = self.images_per_sequence
-            raise ValueError(f"images_per_sequence and the input images belong together; got {count} and {images}")
+            raise ValueError(f"images_per_sequence and sequence_ids belong together; got {count} and {sequence_ids}")
         numbers = np.arange(self.images_per_sequence, dtype="int32")[:, None]
-        return ops.equal(images[:, None, self.num_prefix_tokens :], numbers)
+        return ops.equal(sequence_ids[:, None, self.num_prefix_tokens :], numbers)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -54,7 +55,7 @@ class TokenPooling(_Pooling):
 
     Shapes:
         (batch, tokens, dim) -> (batch, dim), or (batch, images_per_sequence, dim) above one image. The optional input
-        `images` of the other poolings is not read.
+        `sequence_ids` of the other poolings is not read.
 
     Raises:
         ValueError: if a value is out of range.
@@ -66,7 +67,7 @@ class TokenPooling(_Pooling):
         super().__init__(**kwargs)
         self.configure(index=index, images_per_sequence=images_per_sequence, num_prefix_tokens=num_prefix_tokens)
 
-    def call(self, tokens: Tensor, images: Tensor = None) -> Tensor:
+    def call(self, tokens: Tensor, sequence_ids: Tensor = None) -> Tensor:
         if not self._several:
             return tokens[:, self.index]
         return tokens[:, self.index : self.images_per_sequence * self.num_prefix_tokens : self.num_prefix_tokens]
@@ -82,8 +83,8 @@ class GlobalAveragePooling(_Pooling):
 
     Shapes:
         (batch, tokens, dim), or without prefix tokens a map (batch, rows, columns, dim) -> (batch, dim). With
-        `images_per_sequence` and the input `images`, (batch, tokens), the image of each token -> the mean per image,
-        (batch, images_per_sequence, dim) above one image
+        `images_per_sequence` and the input `sequence_ids`, (batch, tokens), the image of each token -> the mean per
+        image, (batch, images_per_sequence, dim) above one image
 
     Raises:
         ValueError: if a value is out of range.
@@ -93,13 +94,13 @@ class GlobalAveragePooling(_Pooling):
         super().__init__(**kwargs)
         self.configure(num_prefix_tokens=num_prefix_tokens, images_per_sequence=images_per_sequence)
 
-    def call(self, tokens: Tensor, images: Tensor = None) -> Tensor:
+    def call(self, tokens: Tensor, sequence_ids: Tensor = None) -> Tensor:
         patches = tokens[:, self.num_prefix_tokens :]
         patches = ops.cast(patches, at_least_float32(patches.dtype))
-        if images is None and not self._several:
+        if sequence_ids is None and not self._several:
             mean = ops.mean(patches, axis=tuple(range(1, len(patches.shape) - 1)))
             return ops.cast(mean, self.compute_dtype)
-        weights = ops.cast(self._is_of_image(images), patches.dtype)
+        weights = ops.cast(self._is_of_image(sequence_ids), patches.dtype)
         counts = ops.maximum(ops.sum(weights, axis=2, keepdims=True), 1)  # an image may be absent
         return ops.cast(self._per_image(ops.matmul(weights, patches) / counts), self.compute_dtype)
 
@@ -123,14 +124,14 @@ class TokenAndAveragePooling(GlobalAveragePooling):
         ValueError: if a value is out of range.
     """
 
-    def call(self, tokens: Tensor, images: Tensor = None) -> Tensor:
+    def call(self, tokens: Tensor, sequence_ids: Tensor = None) -> Tensor:
         levels = tokens if isinstance(tokens, (list, tuple)) else [tokens]
         count = self.images_per_sequence or 1
         step = max(self.num_prefix_tokens // count, 1)
         firsts = (self._per_image(level[:, : count * step : step]) for level in levels)
-        return ops.concatenate([*firsts, super().call(levels[-1], images)], axis=-1)
+        return ops.concatenate([*firsts, super().call(levels[-1], sequence_ids)], axis=-1)
 
-    def compute_output_shape(self, tokens_shape, images_shape=None):
+    def compute_output_shape(self, tokens_shape, sequence_ids_shape=None):
         levels = tokens_shape if isinstance(tokens_shape[0], (list, tuple)) else [tokens_shape]
         return (levels[-1][0], *self._several, sum(level[2] for level in levels) + levels[-1][2])
 
@@ -177,7 +178,7 @@ class AttentionPooling(_Pooling):
             self.norm = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm")
             self.mlp = self.sublayer(MlpBlock, self.mlp_dim, gelu=self.gelu, name="mlp")
 
-    def build(self, tokens_shape, images_shape=None):
+    def build(self, tokens_shape, sequence_ids_shape=None):
         dim = tokens_shape[-1]
         head_width(self.num_heads, dim)
         probe_shape = (1, 1, dim)
@@ -191,7 +192,7 @@ class AttentionPooling(_Pooling):
             self.norm.build((tokens_shape[0], 1, dim))
             self.mlp.build((tokens_shape[0], 1, dim))
 
-    def call(self, tokens: Tensor, images: Tensor = None) -> Tensor:
+    def call(self, tokens: Tensor, sequence_ids: Tensor = None) -> Tensor:
         tokens = tokens[:, self.num_prefix_tokens :]
         _, length, dim = ops.shape(tokens)
         head_dim = dim // self.num_heads
@@ -200,8 +201,8 @@ class AttentionPooling(_Pooling):
         fused = ops.reshape(self.key_value(tokens), (-1, length, 2, self.num_heads, head_dim))
         key, value = fused[:, :, 0], fused[:, :, 1]  # (batch, length, heads, head_dim)
         logits = ops.einsum("hd,bkhd->bhk", query * (1.0 / math.sqrt(head_dim)), key)[:, None]
-        if images is not None or self._several:
-            is_read = self._is_of_image(images)[:, :, None]
+        if sequence_ids is not None or self._several:
+            is_read = self._is_of_image(sequence_ids)[:, :, None]
             logits = ops.where(is_read, ops.cast(logits, at_least_float32(logits.dtype)), EXCLUDED)
         weights = ops.cast(softmax_at_least_float32(logits), value.dtype)  # (batch, images, heads, length)
         pooled = ops.einsum("bihk,bkhd->bihd", weights, value)

@@ -1,4 +1,4 @@
-"""AddPositionEmbs and RelativePositions; a layer that loads position tables of another size resizes them."""
+"""AddPositionEmbs; a layer that loads position tables of another size resizes them."""
 
 import math
 from typing import Any, Self
@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.config.base import one_of, optional
-from keras_vit.layers.base import Layer, head_width
+from keras_vit.layers.base import Layer
 from keras_vit.layers.position_grid import (
     array_module,
     patch_coordinates,
@@ -282,68 +282,3 @@ def _sincos(x, y, dim, form):
     frequencies = frequencies if xp is np else frequencies.astype("float32")
     x, y = x[..., None] * frequencies, y[..., None] * frequencies
     return xp.concatenate([xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)], axis=-1)
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class RelativePositions(ResizedTables):
-    """Return one learned key per 1-D offset p_q - p_k between patches.
-
-    This follows arXiv 2010.11929, appendix D.4. Pass the keys to `MultiHeadSelfAttention` or `TransformerBlock`, which
-    adds the product of each query with the key of its offset to the attention logit. Patches are in raster order, and
-    all heads share the keys. The paper defines offsets only between patches, so class tokens and registers get no such
-    logits. If the head reads the class token only, the keys of the last block therefore receive no gradient.
-
-    Args:
-        num_heads: number of heads of the attention that uses the keys; they must divide the width of the input.
-        num_prefix_tokens: number of class and register tokens at the start of the sequence.
-
-    Shapes:
-        (batch, num_prefix_tokens + patches, dim) -> keys (2 * patches - 1, dim / num_heads); row i belongs to the
-        offset i - (patches - 1), and there is no batch axis
-
-    Raises:
-        ValueError: if a value is out of range; at build, if `num_heads` does not divide the width or the number of
-            tokens is unknown.
-    """
-
-    def __init__(self, num_heads, num_prefix_tokens=0, **kwargs):
-        super().__init__(**kwargs)
-        self.configure(num_heads=num_heads, num_prefix_tokens=num_prefix_tokens)
-
-    def build(self, input_shape):
-        self.embedding = self.normal_weight("embedding", self.compute_output_shape(input_shape))
-
-    def call(self, tokens):
-        return ops.cast(self.embedding, tokens.dtype)
-
-    def compute_output_shape(self, input_shape):
-        _, tokens, dim = input_shape
-        if tokens is None or tokens <= self.num_prefix_tokens:
-            raise ValueError(
-                f"RelativePositions needs a known number of tokens above num_prefix_tokens={self.num_prefix_tokens}; "
-                f"got input shape {input_shape}"
-            )
-        return (2 * (tokens - self.num_prefix_tokens) - 1, head_width(self.num_heads, dim))
-
-
-def relative_logits(query, keys):
-    """Return the product of each query with the key of its offset p_q - p_k, for all pairs of tokens.
-
-    Args:
-        query: (batch, heads, tokens, head_dim); the last (offsets + 1) / 2 tokens are patches.
-        keys: (offsets, head_dim), from `RelativePositions`.
-
-    Returns:
-        (batch, heads, query tokens, key tokens); 0 unless both tokens are patches.
-    """
-    offsets = keys.shape[0]
-    patches = (offsets + 1) // 2
-    prefix = query.shape[2] - patches
-    # The keys are reversed, so the product of query q and key k is in column (patches - 1) - q + k of row q, one column
-    # further left in each row. Cutting the flattened products into rows that are one shorter aligns the columns.
-    products = ops.einsum("bhqd,od->bhqo", query[:, :, prefix:], ops.flip(keys, axis=0))
-    heads = products.shape[1]
-    flat = ops.reshape(ops.pad(products, ((0, 0), (0, 0), (0, 0), (0, 1))), (-1, heads, patches * 2 * patches))
-    flat = flat[:, :, patches - 1 : patches - 1 + patches * offsets]
-    logits = ops.reshape(flat, (-1, heads, patches, offsets))[..., :patches]
-    return ops.pad(logits, ((0, 0), (0, 0), (prefix, 0), (prefix, 0)))

@@ -46,8 +46,8 @@ class PatchPlaces(_OfSequences):
 
     def call(self, coordinates: Tensor) -> tuple[Tensor, Tensor]:
         # A replica without rows of a batch gets a sequence of zeros, whose grids have no side.
-        places, sides, images = coordinates[..., :2], ops.maximum(coordinates[..., 2:4], 1), coordinates[..., 4]
-        coordinates = ops.concatenate([places, sides, images[..., None]], axis=-1)
+        places, sides, ids = coordinates[..., :2], ops.maximum(coordinates[..., 2:4], 1), coordinates[..., 4]
+        coordinates = ops.concatenate([places, sides, ids[..., None]], axis=-1)
         for message, is_right, found in (
             (
                 f"coordinates must be inside of grids of at most {_MAX_SIDE} rows and columns",
@@ -56,18 +56,18 @@ class PatchPlaces(_OfSequences):
             ),
             (
                 f"coordinates must have images from 0 to {self.images_per_sequence - 1}, and -1 for padding",
-                lambda: (images >= -1) & (images < self.images_per_sequence),
-                lambda: ops.max(images),
+                lambda: (ids >= -1) & (ids < self.images_per_sequence),
+                lambda: ops.max(ids),
             ),
             (
                 "coordinates must have a patch of an image in every sequence, not padding alone",
-                lambda: ops.any(images >= 0, axis=1),
-                lambda: images,
+                lambda: ops.any(ids >= 0, axis=1),
+                lambda: ids,
             ),
         ):
             coordinates = check_in_call(coordinates, message, is_right, found)
-        owners = np.repeat(np.arange(self.images_per_sequence, dtype="int32"), self.num_prefix_tokens)
-        prefix = ops.zeros_like(coordinates[:, :1, 4]) + owners
+        of_prefix = np.repeat(np.arange(self.images_per_sequence, dtype="int32"), self.num_prefix_tokens)
+        prefix = ops.zeros_like(coordinates[:, :1, 4]) + of_prefix
         return coordinates[..., :4], ops.concatenate([prefix, coordinates[..., 4]], axis=1)
 
     def compute_output_spec(self, coordinates):

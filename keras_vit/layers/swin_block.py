@@ -9,8 +9,9 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.layers.attend import softmax_at_least_float32
-from keras_vit.layers.base import Layer, LayerNorm, build_in_sequence, head_width, known_map
-from keras_vit.layers.forms import on_rows
+from keras_vit.layers.base import Layer, head_width, known_map
+from keras_vit.layers.forms import LayerNorm, on_rows
+from keras_vit.layers.grid_attention import from_windows, to_windows
 from keras_vit.layers.position_bias import RelativePositionBias, initial_values
 from keras_vit.layers.transformer_block import ResidualBlock
 from keras_vit.typing import Size, Tensor
@@ -65,8 +66,8 @@ class SwinBlock(ResidualBlock):
         super().__init__(**kwargs)
         self.configure(num_heads=num_heads, mlp_dim=mlp_dim, window_size=window_size, shifted=shifted, gelu=gelu)
         self.configure(epsilon=epsilon, qkv_bias=qkv_bias, dropout_rate=dropout_rate, drop_path_rate=drop_path_rate)
-        self.norm1 = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm1")
-        self.add_branches()
+        self.norm1 = self.make_norm(self.block.norm, self.epsilon, "norm1")
+        self.add_parts()
 
     def build(self, input_shape):
         rows, columns, dim = known_map(self, input_shape)
@@ -79,8 +80,7 @@ class SwinBlock(ResidualBlock):
         windows_shape = (input_shape[0], self.num_windows, window**2, dim)
         attention = window, self.num_heads, self.qkv_bias
         self.attention = self.sublayer(WindowAttention, *attention, name="attention", shape=windows_shape)
-        tokens_shape = (input_shape[0], rows * columns, dim)
-        build_in_sequence(tokens_shape, self.norm1, self.dropout, self.norm2, self.mlp, self.drop_path)
+        self.build_parts((input_shape[0], rows * columns, dim))
 
     def call(self, maps: Tensor, training: bool | None = None) -> Tensor:
         _, rows, columns, dim = maps.shape
@@ -90,7 +90,7 @@ class SwinBlock(ResidualBlock):
         windows = self._to_windows(ops.reshape(self.norm1(tokens), map_shape))
         branch = self._from_windows(self.attention(windows, self.regions))[:, :rows, :columns]
         tokens = self.add_attention(tokens, ops.reshape(branch, token_shape), training)
-        return ops.reshape(self.add_mlp(tokens, training), map_shape)
+        return ops.reshape(self.add_mlp(tokens, training, norm=self.norm2), map_shape)
 
     def _to_windows(self, maps):
         """(batch, rows, columns, dim) -> (batch, windows, window * window, dim)."""
@@ -100,14 +100,11 @@ class SwinBlock(ResidualBlock):
             maps = ops.pad(maps, ((0, 0), (0, padded[0] - rows), (0, padded[1] - columns), (0, 0)))
         if self.built_shift:
             maps = _roll(maps, -self.built_shift)
-        cut = ops.reshape(maps, (-1, padded[0] // window, window, padded[1] // window, window, dim))
-        return ops.reshape(ops.transpose(cut, (0, 1, 3, 2, 4, 5)), (-1, self.num_windows, window**2, dim))
+        return to_windows(maps, window, self.num_windows)
 
     def _from_windows(self, windows):
         """(batch, windows, window * window, dim) -> (batch, padded rows, padded columns, dim)."""
-        window, padded, dim = self.built_window, self.padded_size, windows.shape[-1]
-        cut = ops.reshape(windows, (-1, padded[0] // window, padded[1] // window, window, window, dim))
-        maps = ops.reshape(ops.transpose(cut, (0, 1, 3, 2, 4, 5)), (-1, *padded, dim))
+        maps = from_windows(windows, self.padded_size, self.built_window)
         return _roll(maps, self.built_shift) if self.built_shift else maps
 
     def attention_scores(self, maps: Tensor) -> Tensor:

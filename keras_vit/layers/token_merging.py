@@ -6,7 +6,7 @@ from keras import ops
 
 from keras_vit.layers.attend import at_least_float32
 from keras_vit.layers.base import Layer
-from keras_vit.layers.forms import take_rows
+from keras_vit.layers.forms import recompute, take_rows
 from keras_vit.layers.transformer_block import TransformerBlock
 
 
@@ -146,21 +146,16 @@ class MergingTransformerBlock(TransformerBlock):
         self.merging.build(tokens_shape)
 
     def call(self, tokens, sizes=None, groups=None, training=None):
-        def attend(tokens):
-            key_sizes = _of_keys(sizes)
-            return self.attention(tokens, training=training, key_sizes=key_sizes, return_keys=True, norm=self.norm1)
+        def equations(z):
+            branch, keys = self.attend(z, _of_keys(sizes), training, norm=self.norm1, return_keys=True)
+            merged, *others = self.merging(self.add_attention(z, branch, training), keys, sizes, groups)
+            return self.add_mlp(merged, training, norm=self.norm2), *others
 
-        def run(tokens):
-            branch, keys = self.recomputed("attention", [self.norm1, self.attention], attend, training)(tokens)
-            merged, *others = self.merging(self.add_attention(tokens, branch, training), keys, sizes, groups)
-            return self.add_mlp(merged, training), *others
-
-        return self.recomputed("block", [self], run, training)(tokens)
+        return recompute([self], equations, tokens, when=training and self.remat == "block")
 
     def attention_scores(self, tokens, sizes=None, groups=None):
         """Return the attention weights between the original tokens, see `unmerged_scores`."""
-        normalised, key_sizes = self.norm1(tokens), _of_keys(sizes)
-        scores = self.attention(normalised, key_sizes=key_sizes, return_attention_scores=True)[1]
+        scores = super().attention_scores(tokens, _of_keys(sizes))
         return scores if sizes is None else unmerged_scores(scores, sizes, groups)
 
     def compute_output_shape(self, tokens_shape, sizes_shape=None, groups_shape=None):
@@ -240,5 +235,5 @@ def _rows(like, numbers):
 
 
 def _of_keys(sizes):
-    """(batch, tokens) -> (batch, 1, 1, tokens)"""
-    return None if sizes is None else ops.reshape(sizes, (-1, 1, 1, sizes.shape[1]))
+    """Return the positions of the attention for sizes (batch, tokens)."""
+    return {} if sizes is None else {"key_sizes": ops.reshape(sizes, (-1, 1, 1, sizes.shape[1]))}

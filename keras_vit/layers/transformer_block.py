@@ -1,6 +1,6 @@
 """TransformerBlock and its parts: the MLP, LayerScale and stochastic depth."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -10,8 +10,8 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.config import BlockConfig, WindowConfig
 from keras_vit.config.base import optional
-from keras_vit.layers.base import Layer, build_in_sequence, with_norm
-from keras_vit.layers.forms import gelu, on_rows, project, recompute
+from keras_vit.layers.base import Layer, build_in_sequence
+from keras_vit.layers.forms import absent, gelu, on_rows, project, recompute
 from keras_vit.layers.grid_attention import GridSelfAttention
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
 from keras_vit.typing import Size, Tensor
@@ -54,8 +54,8 @@ class MlpBlock(Layer):
     def build(self, input_shape):
         hidden_shape = (*input_shape[:-1], self.mlp_dim)
         self.dense1 = self._dense(self.mlp_dim * (2 if self.block.gated else 1), "dense1", input_shape)
-        if self.block.mlp_norm:
-            self.hidden_norm = self.make_norm(self.block.norm, self.epsilon, "hidden_norm", hidden_shape)
+        norm = self.block.norm, self.epsilon, "hidden_norm", hidden_shape
+        self.hidden_norm = self.make_norm(*norm) if self.block.mlp_norm else absent
         self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout", shape=hidden_shape)
         self.dense2 = self._dense(input_shape[-1], "dense2", hidden_shape)
 
@@ -64,37 +64,34 @@ class MlpBlock(Layer):
         return self.dense(units, name, shape=shape, bias_initializer=bias, use_bias=self.block.bias)
 
     def call(self, x: Tensor, training: bool | None = None, *, norm: keras.layers.Layer | None = None) -> Tensor:
-        if not training:  # compilers look for the norm of (batch, tokens, dim)
-            x, norm = x if norm is None else norm(x), None
-        return on_rows(lambda rows: self._both_layers(rows, training, norm), x)
+        def rest(x):
+            x = self.hidden_norm(_ACTIVATIONS["gated" if self.block.gated else self.gelu](x, training))
+            x = project(self.dense2, self.dropout(x, training=training))
+            return self.dropout(x, training=training)
 
-    def _both_layers(self, x, training, norm):
-        x = with_norm(norm, self.dense1, partial(project, self.dense1), x, training)
-        layers = [self.dropout, self.dense2]
-        if self.block.mlp_norm:
-            layers.append(self.hidden_norm)
-        rest = partial(self._after_dense1, training=training)
-        return recompute(layers, rest, x) if training else rest(x)
+        layers = [self.dropout, self.dense2, *([self.hidden_norm] if self.block.mlp_norm else [])]
+        x = project(self.dense1, x, norm, training)
+        return recompute(layers, rest, x, when=training)
 
-    def _after_dense1(self, x, training):
-        if self.block.gated:
-            gate, up = ops.split(x, 2, axis=-1)
-            x = ops.silu(gate) * up
-        elif self.gelu == "quick":
-            x = x * ops.sigmoid(1.702 * x)
-        else:
-            x = gelu(x, self.gelu == "tanh", training)
-        if self.block.mlp_norm:
-            x = self.hidden_norm(x)
-        x = self.dropout(x, training=training)
-        x = project(self.dense2, x)
-        return self.dropout(x, training=training)
+
+def _swiglu(x, _):
+    gate, up = ops.split(x, 2, axis=-1)
+    return ops.silu(gate) * up
+
+
+# `gated`, or `gelu` of the MLP -> function of the hidden layer and `training`
+_ACTIVATIONS = {
+    "gated": _swiglu,
+    "quick": lambda x, _: x * ops.sigmoid(1.702 * x),
+    "tanh": lambda x, training: gelu(x, True, training),
+    "erf": lambda x, training: gelu(x, False, training),
+}
 
 
 class ResidualBlock(Layer):
-    """Apply attention and an MLP, each in a residual branch after a layer norm.
+    """Apply attention and an MLP, each in a residual branch after a norm.
 
-    It is the base class of the transformer blocks.
+    It is the base class of the transformer blocks. Parts that a block does not have return their input.
 
     Shapes:
         as in the subclasses
@@ -102,64 +99,78 @@ class ResidualBlock(Layer):
 
     layer_scale_init: float | None = None
     block = BlockConfig()
-    remat: str | None = None
 
-    def recomputed(self, part: str, layers: Sequence, call: Callable, training: bool | None) -> Callable:
-        """Return `call`, which the backward pass computes again if `remat` is `part`.
-
-        Args:
-            part: `attention` or `block`.
-            layers: the layers that `call` uses.
-            call: function of tensors.
-            training: whether the block is called in training.
-        """
-        return partial(recompute, layers, call) if training and self.remat == part else call
-
-    def add_branches(self) -> None:
+    def add_parts(self) -> None:
         """Create the sub-layers of both branches except the first norm and the attention."""
+        has_two_norms, has_scale = self.block.order != "parallel", self.layer_scale_init is not None
         self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout")
-        if self.block.order != "parallel":
-            self.norm2 = self.make_norm(self.block.norm, self.epsilon, "norm2")
+        self.norm2 = self.make_norm(self.block.norm, self.epsilon, "norm2") if has_two_norms else absent
         mlp = self.mlp_dim, self.dropout_rate, self.gelu, self.block, self.epsilon
         self.mlp = self.sublayer(MlpBlock, *mlp, name="mlp")
-        if self.layer_scale_init is not None:
-            self.layer_scale1 = self.sublayer(LayerScale, self.layer_scale_init, name="layer_scale1")
-            if self.block.order != "parallel":
-                self.layer_scale2 = self.sublayer(LayerScale, self.layer_scale_init, name="layer_scale2")
+        scale = partial(self.sublayer, LayerScale, self.layer_scale_init)
+        self.layer_scale1 = scale(name="layer_scale1") if has_scale else absent
+        self.layer_scale2 = scale(name="layer_scale2") if has_scale and has_two_norms else absent
         self.drop_path = self.sublayer(DropPath, self.drop_path_rate, name="drop_path")
 
+    def build_parts(self, shape: Any) -> None:
+        """Build these sub-layers and the first norm.
+
+        Args:
+            shape: of the tokens, (batch, tokens, dim).
+        """
+        parts = (self.norm1, self.dropout, self.layer_scale1, self.norm2, self.mlp, self.layer_scale2, self.drop_path)
+        build_in_sequence(shape, *parts)
+
     def add_attention(self, tokens: Tensor, branch: Tensor, training: bool | None) -> Tensor:
-        """Return the tokens plus the output of the attention.
+        """Return the sum of Eq. 2, with dropout, LayerScale and stochastic depth: z' = MSA(LN(z)) + z.
 
         Args:
             tokens: input of the block, (batch, tokens, dim).
             branch: output of the attention for these tokens.
             training: whether dropout and stochastic depth are active.
         """
-        branch = self.dropout(branch, training=training)
-        if self.layer_scale_init is not None:
-            branch = self.layer_scale1(branch)
+        branch = self.layer_scale1(self.dropout(branch, training=training))
         return tokens + self.drop_path(branch, training=training)
 
-    def add_mlp(self, tokens: Tensor, training: bool | None) -> Tensor:
-        """Return the tokens plus the output of the MLP: z = MLP(LN(z')) + z', Eq. 3.
+    def add_mlp(self, tokens: Tensor, training: bool | None, norm: Any = None, then: Any = absent) -> Tensor:
+        """Return the sum of Eq. 3: z = MLP(LN(z')) + z'.
 
         Args:
             tokens: (batch, tokens, dim), after the attention.
             training: whether dropout and stochastic depth are active.
+            norm: layer that is applied to the tokens first, or None.
+            then: layer that is applied to the output of the MLP, or `absent`.
         """
 
         def add(tokens):
-            if self.block.order == "post_norm":
-                branch = self.norm2(self.mlp(tokens, training=training))
-            else:
-                branch = self.mlp(tokens, training=training, norm=self.norm2)
-            if self.layer_scale_init is not None:
-                branch = self.layer_scale2(branch)
+            branch = self.layer_scale2(then(self.mlp(tokens, training=training, norm=norm)))
             return tokens + self.drop_path(branch, training=training)
 
-        # of rows, TensorFlow adds the tokens in the last product
+        # of rows, TensorFlow adds the tokens in the last product; stochastic depth drops samples
         return add(tokens) if training else on_rows(add, tokens)
+
+
+def _pre_norm(block, z, positions, training):
+    """x + f(norm(x)), the order of the paper."""
+    z = block.add_attention(z, block.attend(z, positions, training, norm=block.norm1), training)  # Eq. 2
+    return block.add_mlp(z, training, norm=block.norm2)  # Eq. 3
+
+
+def _post_norm(block, z, positions, training):
+    """x + norm(f(x))"""
+    z = block.add_attention(z, block.attend(z, positions, training, then=block.norm1), training)
+    return block.add_mlp(z, training, then=block.norm2)
+
+
+def _parallel(block, z, positions, training):
+    """x + attention(norm(x)) + mlp(norm(x)) (arXiv 2302.05442)"""
+    normed = block.norm1(z)
+    branch = block.attend(normed, positions, training) + on_rows(partial(block.mlp, training=training), normed)
+    return block.add_attention(z, branch, training)
+
+
+# `order` of `BlockConfig` -> function of the block, its tokens, their positions and `training`
+_ORDERS = {"pre_norm": _pre_norm, "post_norm": _post_norm, "parallel": _parallel}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -184,12 +195,12 @@ class TransformerBlock(ResidualBlock):
         window, grid_size: as in `GridSelfAttention`, which then is the attention; None for global attention.
 
     Shapes:
-        (batch, tokens, dim), and optionally `relative_keys`, `attention_bias`, `rotary` and `images` as in
-        `MultiHeadSelfAttention`, or `grid` as in `GridSelfAttention` -> the same as the tokens
+        (batch, tokens, dim), and optionally a dict `positions` as in `MultiHeadSelfAttention` or `GridSelfAttention` ->
+        the same as the tokens
 
     Raises:
         ValueError: if a value is out of range or a choice is unknown; at build, if `num_heads` does not divide the
-            width.
+            width; in a call, if `positions` has names that the attention does not know.
     """
 
     own_checks = {"grid_size": optional(checks.check_pair)}
@@ -223,70 +234,40 @@ class TransformerBlock(ResidualBlock):
             self.attention = self.sublayer(MultiHeadSelfAttention, *attention, name="attention")
         else:
             self.attention = self.sublayer(GridSelfAttention, self.grid_size, self.window, *attention, name="attention")
-        self.add_branches()
+        self.add_parts()
 
     def build(self, input_shape):
-        layers = [self.norm1, self.attention, self.dropout, self.mlp, self.drop_path]
-        if self.layer_scale_init is not None:
-            layers.append(self.layer_scale1)
-        if self.block.order != "parallel":
-            layers += [self.norm2] if self.layer_scale_init is None else [self.norm2, self.layer_scale2]
-        build_in_sequence(input_shape, *layers)
+        self.attention.build(input_shape)
+        self.build_parts(input_shape)
 
     def call(
-        self,
-        tokens: Tensor,
-        relative_keys: Tensor = None,
-        attention_bias: Tensor = None,
-        rotary: Tensor = None,
-        images: Tensor = None,
-        grid: Tensor = None,
-        training: bool | None = None,
+        self, tokens: Tensor, positions: Mapping[str, Tensor] | None = None, training: bool | None = None
     ) -> Tensor:
-        given = _given(relative_keys=relative_keys, attention_bias=attention_bias, rotary=rotary, grid=grid)
-        owners = _given(images=images)  # integers have no gradient, and TensorFlow would warn of them as inputs
+        equations = partial(_ORDERS[self.block.order], self, training=training)
+        return recompute([self], equations, tokens, positions, when=training and self.remat == "block")
 
-        def attend(tokens, *positions):
-            """Return MSA(LN(z)), Eq. 2; in blocks of another order, with the norm after it or outside."""
-            positions = {**dict(zip(given, positions, strict=True)), **owners}
-            norm = self.norm1 if self.block.order == "pre_norm" else None
-            branch = self.attention(tokens, training=training, norm=norm, **positions)
-            return self.norm1(branch) if self.block.order == "post_norm" else branch
+    def attend(self, tokens, positions, training, norm=None, then=absent, **options):
+        """Return then(MSA(norm(tokens))); `remat` may compute it again in the backward pass."""
 
-        def run(tokens, *positions):
-            attended = tokens if self.block.order != "parallel" else self.norm1(tokens)
-            branch = self.recomputed("attention", [self.norm1, self.attention], attend, training)(attended, *positions)
-            if self.block.order == "parallel":
-                return self.add_attention(tokens, branch + self.mlp(attended, training=training), training)
-            return self.add_mlp(self.add_attention(tokens, branch, training), training)
+        def attention(tokens, positions):
+            return then(self.attention(tokens, positions, training=training, norm=norm, **options))
 
-        return self.recomputed("block", [self], run, training)(tokens, *given.values())
+        layers, is_remat = [self.norm1, self.attention], training and self.remat == "attention"
+        return recompute(layers, attention, tokens, positions, when=is_remat)
 
-    def attention_scores(
-        self,
-        tokens: Tensor,
-        relative_keys: Tensor = None,
-        attention_bias: Tensor = None,
-        rotary: Tensor = None,
-        grid: Tensor = None,
-    ) -> Tensor:
+    def attention_scores(self, tokens: Tensor, positions: Mapping[str, Tensor] | None = None) -> Tensor:
         """Return the attention weights (batch, heads, query tokens, key tokens).
 
         Blocks with a `window` return those of `GridSelfAttention`.
 
         Args:
             tokens: input of the block, (batch, tokens, dim).
-            relative_keys, attention_bias, rotary, grid: as in the call of the block.
+            positions: as in the call of the block.
         """
         if not self.built:
             self.build(tokens.shape)
-        positions = _given(relative_keys=relative_keys, attention_bias=attention_bias, rotary=rotary, grid=grid)
         attended = tokens if self.block.order == "post_norm" else self.norm1(tokens)
-        return self.attention(attended, return_attention_scores=True, **positions)[1]
-
-
-def _given(**tensors):
-    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        return self.attention(attended, positions, return_attention_scores=True)[1]
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

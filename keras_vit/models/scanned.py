@@ -10,7 +10,7 @@ def check_unscanned(model):
         raise ValueError(f"scan_layers must be False where layers are called one by one; it is True in {model.name}")
 
 
-def scanned_call(inputs, start, given, blocks, end, outputs):
+def scanned_call(inputs, start, positions, blocks, end, outputs):
     """Return a function of a model's inputs that gives its outputs and runs the blocks as one loop.
 
     The variables of the blocks stay as they are: inside the call, those with the same place in each block are stacked.
@@ -18,7 +18,7 @@ def scanned_call(inputs, start, given, blocks, end, outputs):
     Args:
         inputs: symbolic inputs of the model.
         start: symbolic input of the first block.
-        given: dict of what every block gets besides, by argument.
+        positions: dict of what every block gets besides.
         blocks: the layers.
         end, outputs: symbolic outputs of the last block and of the model.
 
@@ -30,20 +30,20 @@ def scanned_call(inputs, start, given, blocks, end, outputs):
         raise ValueError(f"scan_layers must be False on this backend; got True on {keras.backend.backend()}, not jax")
     inputs = keras.tree.flatten(inputs)
     # the methods, as Keras would track models as sub-layers
-    before = keras.Model(inputs, [start, *given.values()]).call
+    before = keras.Model(inputs, [start, *positions.values()]).call
     after = keras.Model([end, *inputs], outputs).call
 
     def call(values, training):
         values = keras.tree.flatten(values)
         tokens, *others = keras.tree.flatten(before(values, training=training))
-        tokens = scan_blocks(blocks, tokens, dict(zip(given, others, strict=True)), training)
+        tokens = scan_blocks(blocks, tokens, dict(zip(positions, others, strict=True)), training)
         return after([tokens, *values], training=training)
 
     return call
 
 
-def scan_blocks(blocks, tokens, given, training):
-    """Return the tokens after all blocks, each called with `given` and `training`, in one loop.
+def scan_blocks(blocks, tokens, positions, training):
+    """Return the tokens after all blocks, each called with `positions` and `training`, in one loop.
 
     Raises:
         ValueError: if the variables of the blocks differ in more than their values.
@@ -59,7 +59,7 @@ def scan_blocks(blocks, tokens, given, training):
 
     def step(tokens, values):
         with keras.StatelessScope(state_mapping=zip(first.variables, values, strict=True)) as scope:
-            tokens = first(tokens, training=training, **given)
+            tokens = first(tokens, positions or None, training=training)
         return tokens, [scope.get_current_value(first.variables[i]) for i in states]
 
     stacked = [ops.stack([ops.convert_to_tensor(variable) for variable in column]) for column in columns]

@@ -64,7 +64,7 @@ def _connected(config, layers, length):
     tokens = positions(tokens) if length == config.context_length else tokens + positions.table()[:, :length]
     if config.causal:
         later = np.triu(np.ones((1, length, length), "float32"), 1)
-        given["attention_bias"] = ops.convert_to_tensor(EXCLUDED * later)
+        given["positions"] = {"attention_bias": ops.convert_to_tensor(EXCLUDED * later)}
     for block in blocks:
         tokens = block(tokens, **given)
     tokens = norm(tokens)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import keras
@@ -21,10 +22,9 @@ from keras_vit.layers import (
     TransformerBlock,
 )
 from keras_vit.layers.base import NORM_LAYERS
-from keras_vit.layers.forms import is_compiled_by_jax
+from keras_vit.layers.forms import absent, is_compiled_by_jax
 from keras_vit.layers.patch_encoder import PatchCoordinates, PatchMap
-from keras_vit.layers.position_bias import AttentionBias
-from keras_vit.layers.position_embs import RelativePositions
+from keras_vit.layers.position_bias import AttentionBias, RelativePositions
 from keras_vit.layers.rotary import RotaryEmbedding
 from keras_vit.layers.sequences import PatchPlaces, RepeatedPrefix
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
@@ -35,6 +35,7 @@ from keras_vit.models.resnet import resnet_stem
 from keras_vit.models.scanned import scanned_call
 from keras_vit.typing import Size, Tensor
 
+_HEADS = ("head", "head_dist")
 _MANY_SIZES = 8  # that JAX compiles without a remark
 # fields of the config that are arguments of every block
 _OF_EACH_BLOCK = (
@@ -99,18 +100,22 @@ class VisionTransformer(ImageModel):
         name: str | None = None,
     ) -> None:
         config, inputs, images = self._start(config)
-        features, config = (images, config) if isinstance(images, dict) else _apply_stem(images, config, stem)
-        start, given, blocks = _encode(_embed(features, config), features, config)
-        outputs, heads = _classify(blocks, given.get("images"), features, config)
+        maps, config = (images, config) if isinstance(images, dict) else _apply_stem(images, config, stem)
+        tokens, positions, places = _embed(maps, config)
+        blocks = _encode(tokens, positions, places, config)
+        pooled = _pool(blocks, positions, maps, config)
+        heads = [_head(features, config, name) for features, name in zip(pooled, _HEADS, strict=False)]
+        dtype = head_dtype(config) if config.include_top else config.dtype
+        outputs = keras.layers.Average(dtype=dtype, name="average")(heads) if config.distilled else heads[0]
         self._finish(config, inputs, outputs, preprocessing, labels, name)
         self._stem = stem
         # Store the method, not the model, which Keras would track as a sub-layer with every weight a second time.
-        self._call_heads = keras.Model(inputs, heads).__call__ if len(heads) > 1 else None
+        self._call_heads = keras.Model(inputs, heads).__call__ if config.distilled else None
         self._compiled_sizes: set[tuple[int, int]] = set()
         self._scan = None
         if config.scan_layers:
             layers = [self.get_layer(f"block_{index:02d}") for index in range(config.num_layers)]
-            self._scan = scanned_call(inputs, start, given, layers, blocks[-1], outputs)
+            self._scan = scanned_call(inputs, tokens, positions, layers, blocks[-1], outputs)
 
     @staticmethod
     def _make_inputs(config):
@@ -205,79 +210,70 @@ def _apply_stem(images, config, stem):
     return features, config.replace(stem=FeatureMapConfig(size=tuple(shape[1:3])))
 
 
-def _embed(features, config):
-    """[x_class; x_1 E; ...; x_N E], Eq. 1 before positions."""
-    parts = config.embedding
+def _embed(maps, config):
+    """z_0 = [x_class; x_1 E; ...; x_N E] + E_pos, Eq. 1.
+
+    Return z_0; what the attention of every block gets of positions; and a list of functions of both, for the input of
+    each later block.
+    """
+    parts, several, prefix = config.embedding, config.embedding.images_per_sequence, config.num_prefix_tokens
+    own = {"dtype": config.dtype}
     arguments = config.patch_size, config.hidden_dim, parts.patch_bias, parts.pad, parts.kernel_size
-    patches = features["patches"] if isinstance(features, dict) else features
-    encoder = PatchEncoder(*arguments, parts.whole_patches, dtype=config.dtype, name="patch_encoder")
-    tokens = encoder(patches)
-    if config.embedding.patch_norm:
+    encoder = PatchEncoder(*arguments, parts.whole_patches, name="patch_encoder", **own)
+    tokens = encoder(maps["patches"] if isinstance(maps, dict) else maps)
+    if parts.patch_norm:
         tokens = _norm(config, "patch_norm")(tokens)
-    if config.num_prefix_tokens:
-        prefix = ClassToken(config.num_class_tokens, config.num_registers, dtype=config.dtype, name="class_token")
-        tokens = prefix(tokens)
-    return tokens
+    if prefix:
+        tokens = ClassToken(config.num_class_tokens, config.num_registers, name="class_token", **own)(tokens)
+    coordinates, positions = _places(tokens, maps, config)
+    first, *later = [partial(_placed, layer, coordinates) for layer in _position_layers(config)]
+    tokens, positions = first(tokens, positions)
+    if prefix and (several or 1) > 1:
+        tokens = RepeatedPrefix(several, prefix, name="repeated_prefix", **own)(tokens)
+    if config.dropout_rate:
+        tokens = keras.layers.Dropout(config.dropout_rate, name="dropout", **own)(tokens)
+    if parts.patch_drop_rate:
+        tokens = PatchDropout(parts.patch_drop_rate, prefix, name="patch_dropout", **own)(tokens)
+    if parts.pre_norm:
+        tokens = _norm(config, "pre_norm")(tokens)
+    return tokens, positions, later
 
 
 def _norm(config, name):
     return NORM_LAYERS[config.block.norm](epsilon=config.epsilon, dtype=config.dtype, name=name)
 
 
-def _encode(tokens, features, config):
-    """z_0 = tokens + E_pos, Eq. 1; z_l = block(z_{l-1}), Eqs. 2 and 3.
-
-    Return the input of the first block, a dict of what the last block gets besides tokens, and z_1, ..., z_L.
-    """
-    given, merged, outputs = {}, (), []
-    coordinates = ()  # what the position layers get besides the tokens
+def _places(tokens, maps, config):
+    """Return what position layers get besides tokens, as a tuple, and what the attention gets without such layers."""
+    coordinates, positions, pad = (), {}, config.embedding.pad
     several, prefix = config.embedding.images_per_sequence, config.num_prefix_tokens
     if several is not None:
-        coordinates, given["images"] = PatchPlaces(several, prefix, name="patch_places")(features["coordinates"])
-        coordinates = (coordinates,)
+        *coordinates, positions["sequence_ids"] = PatchPlaces(several, prefix, name="patch_places")(maps["coordinates"])
     elif config.embedding.position_grid is not None:
-        coordinates = (PatchCoordinates(config.patch_size, config.embedding.pad, name="patch_coordinates")(features),)
+        coordinates = (PatchCoordinates(config.patch_size, pad, name="patch_coordinates")(maps),)
     if config.block.rotary is not None:
         # Registers are not rotated, and neither are the class tokens of further images.
         registers = config.num_registers + ((several or 1) - 1) * prefix
         sequence = config.grid_size, config.num_class_tokens, registers
         rotary = RotaryEmbedding(config.block.rotary, config.num_heads, *sequence, dtype=config.dtype, name="rotary")
-        given["rotary"] = rotary(tokens, *coordinates)
+        positions["rotary"] = rotary(tokens, *coordinates)
     if coordinates and config.window is not None:
-        to_map = PatchMap(config.patch_size, config.embedding.pad, dtype=config.dtype, name="patch_grid")
-        given["grid"] = to_map(tokens, features)
-    for index, positions in enumerate(_positions(config)):
-        if isinstance(positions, AddPositionEmbs):
-            tokens = positions(tokens, *coordinates)
-        elif positions is not None:
-            given[_GIVEN[type(positions)]] = positions(tokens)
-        if index == 0 and prefix and (several or 1) > 1:
-            tokens = RepeatedPrefix(several, prefix, dtype=config.dtype, name="repeated_prefix")(tokens)
-        if index == 0 and config.dropout_rate:
-            tokens = keras.layers.Dropout(config.dropout_rate, dtype=config.dtype, name="dropout")(tokens)
-        if index == 0 and config.embedding.patch_drop_rate:
-            rate = config.embedding.patch_drop_rate
-            tokens = PatchDropout(rate, prefix, dtype=config.dtype, name="patch_dropout")(tokens)
-        if index == 0 and config.embedding.pre_norm:
-            tokens = _norm(config, "pre_norm")(tokens)
-        if index == 0:
-            start = tokens
-        block = _block(config, index)
-        if config.token_merging:
-            tokens, *merged = block(tokens, *merged)
-        else:
-            tokens = block(tokens, **given)
-        outputs.append(tokens)
-    if merged:
-        outputs[-1] = TokenUnmerging(dtype=config.dtype, name="unmerging")(tokens, merged[-1])
-    return start, given, outputs
+        positions["grid"] = PatchMap(config.patch_size, pad, dtype=config.dtype, name="patch_grid")(tokens, maps)
+    return coordinates, positions
 
 
-# position layer whose output goes to the blocks -> argument of the blocks
-_GIVEN = {RelativePositions: "relative_keys", AttentionBias: "attention_bias"}
+def _placed(layer, coordinates, tokens, positions):
+    """Return tokens and positions after a position layer, which adds to one of them; None changes neither."""
+    if isinstance(layer, AddPositionEmbs):
+        return layer(tokens, *coordinates), positions
+    return tokens, positions if layer is None else {**positions, _IN_POSITIONS[type(layer)]: layer(tokens)}
 
 
-def _positions(config):
+# position layer -> name of its output in the positions of the attention
+_IN_POSITIONS = {RelativePositions: "relative_keys", AttentionBias: "attention_bias"}
+
+
+def _position_layers(config):
     """Return the position layer before each block, None for no layer (appendix D.4, Table 8)."""
     if config.position_placement == "every":
         first = "_00" if config.position_embedding == "relative_2d" else ""
@@ -303,6 +299,19 @@ def _position_layer(config, suffix):
     return AddPositionEmbs(config.position_embedding, *sequence, resize, name=f"position_embs{suffix}", **common)
 
 
+def _encode(tokens, positions, places, config):
+    """z_l = block(z_{l-1}), Eqs. 2 and 3. Return z_1, ..., z_L."""
+    outputs, merged = [], ()  # merged: sizes and groups of merged tokens
+    for index, place in enumerate([partial(_placed, None, ()), *places]):
+        tokens, positions = place(tokens, positions)
+        given = {"positions": positions} if positions else {}
+        tokens, *merged = keras.tree.flatten(_block(config, index)(tokens, *merged, **given))
+        outputs.append(tokens)
+    if merged:
+        outputs[-1] = TokenUnmerging(dtype=config.dtype, name="unmerging")(tokens, merged[-1])
+    return outputs
+
+
 def _block(config, index):
     arguments = {name: getattr(config, name) for name in _OF_EACH_BLOCK}
     # grows linearly from 0 to the rate of the last block
@@ -319,64 +328,48 @@ def _block(config, index):
     return TransformerBlock(**arguments)
 
 
-def _classify(blocks, images, features, config):
-    """Apply y = LN(z_L^0), Eq. 4, or another pooling, then the tanh layer of pre-training and the head.
-
-    Return the output and the list of the heads' outputs; only a distilled model has two.
-    """
-    norm, tokens = _norm(config, "encoder_norm"), blocks[-1]
-    if config.distilled:
-        tokens = norm(tokens)
-        heads = [_class_head(tokens, config), _class_head(tokens, config, "_dist", index=1)]
-        average = keras.layers.Average(dtype=head_dtype(config) if config.include_top else config.dtype, name="average")
-        return average(heads), heads
+def _pool(blocks, positions, maps, config):
+    """y = LN(z_L^0), Eq. 4, or another pooling. Return a list with the features of each head."""
+    norm = _norm(config, "encoder_norm") if config.norm_position != "none" else absent
+    before, after = (absent, norm) if config.norm_position == "after_pooling" else (norm, absent)
     if config.head.neck is not None:
-        pad = config.embedding.pad
-        tokens = PatchMap(config.patch_size, pad, dtype=config.dtype, name="neck_map")(tokens, features)
-        tokens = Neck(config.head.neck, dtype=config.dtype, name="neck")(tokens)
-    steps = [] if config.norm_position == "none" else [norm]
-    if config.pooling not in UNPOOLED:
-        pooling = _pooling(config)
-        pool = pooling if images is None else lambda tokens: pooling(tokens, images)
-        steps.insert(0 if config.norm_position == "after_pooling" else len(steps), pool)
-    if config.head.num_blocks > 1:
-        tokens = [steps[0](block) for block in blocks[-config.head.num_blocks :]]
-        steps = steps[1:]
-    if config.representation_size is not None:
-        pre_logits = {"kernel_initializer": "lecun_normal", "dtype": config.dtype, "name": "pre_logits"}
-        steps.append(keras.layers.Dense(config.representation_size, "tanh", **pre_logits))
-    if config.head.projection is not None:
-        projection = {"use_bias": False, "dtype": head_dtype(config), "name": "projection"}
-        steps.append(keras.layers.Dense(config.head.projection, **projection))
-    if config.head.normalize:  # x / max(|x|, 1e-12); in float32, as squares overflow float16
-        steps.append(keras.layers.UnitNormalization(dtype=head_dtype(config), name="normalization"))
-    if config.include_top:
-        steps.append(make_head(config))
-    for step in steps:
-        tokens = step(tokens)
-    return tokens, [tokens]
+        patches = PatchMap(config.patch_size, config.embedding.pad, dtype=config.dtype, name="neck_map")
+        blocks = [Neck(config.head.neck, dtype=config.dtype, name="neck")(patches(blocks[-1], maps))]
+    tokens = [before(block) for block in blocks[-config.head.num_blocks :]]
+    tokens = tokens if len(tokens) > 1 else tokens[0]
+    if config.pooling in UNPOOLED:
+        return [tokens]
+    ids = [positions["sequence_ids"]] if "sequence_ids" in positions else []
+    return [after(pooling(tokens, *ids)) for pooling in _poolings(config)]
 
 
-def _class_head(tokens, config, suffix="", index=0):
-    pooled = _token_pooling(config, index, suffix)(tokens)
-    return make_head(config, f"head{suffix}")(pooled) if config.include_top else pooled
-
-
-def _token_pooling(config, index, suffix=""):
-    sequence = config.embedding.images_per_sequence, max(config.num_prefix_tokens, 1)
-    return TokenPooling(index, *sequence, dtype=config.dtype, name=f"pooling{suffix}")
-
-
-def _pooling(config):
+def _poolings(config):
+    """Return the pooling of each head."""
     several, head = config.embedding.images_per_sequence, config.head
     prefix = config.num_prefix_tokens * (several or 1)
-    kwargs = {"images_per_sequence": several, "dtype": config.dtype, "name": "pooling"}
+    own = {"images_per_sequence": several, "dtype": config.dtype}
     if config.pooling == "gap":
-        return GlobalAveragePooling(prefix, **kwargs)
+        return [GlobalAveragePooling(prefix, name="pooling", **own)]
     if config.pooling == "token_gap":
-        return TokenAndAveragePooling(prefix, **kwargs)
+        return [TokenAndAveragePooling(prefix, name="pooling", **own)]
     if config.pooling in ("map", "aim"):
         mlp_dim = None if config.pooling == "aim" else head.map_mlp_dim or config.mlp_dim
         sizes = head.map_heads or config.num_heads, mlp_dim, 0 if head.map_prefix else prefix
-        return AttentionPooling(*sizes, config.gelu, config.epsilon, **kwargs)
-    return _token_pooling(config, 0)  # "token": the class token; "first": the first patch
+        return [AttentionPooling(*sizes, config.gelu, config.epsilon, name="pooling", **own)]
+    # "token": the class token, and the distillation token; "first": the first patch
+    own["num_prefix_tokens"] = max(config.num_prefix_tokens, 1)
+    names = ("pooling", "pooling_dist") if config.distilled else ("pooling",)
+    return [TokenPooling(index, name=name, **own) for index, name in enumerate(names)]
+
+
+def _head(features, config, name):
+    """Return the logits of pooled features: after the tanh layer of pre-training, if any, a dense layer."""
+    if config.representation_size is not None:
+        pre_logits = {"kernel_initializer": "lecun_normal", "dtype": config.dtype, "name": "pre_logits"}
+        features = keras.layers.Dense(config.representation_size, "tanh", **pre_logits)(features)
+    own = {"dtype": head_dtype(config)}
+    if config.head.projection is not None:
+        features = keras.layers.Dense(config.head.projection, use_bias=False, name="projection", **own)(features)
+    if config.head.normalize:  # x / max(|x|, 1e-12); in float32, as squares overflow float16
+        features = keras.layers.UnitNormalization(name="normalization", **own)(features)
+    return make_head(config, name)(features) if config.include_top else features

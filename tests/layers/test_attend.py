@@ -1,6 +1,8 @@
 """Attention in chunks of queries equals attention at once: outputs, gradients, packed images, every way of tracing."""
 
+import contextlib
 import re
+from unittest import mock
 
 import keras
 import numpy as np
@@ -29,27 +31,34 @@ def inputs(dtype="float32", length=LENGTH):
     return [ops.convert_to_tensor(rng.normal(size=shape), dtype=dtype) for shape in shapes]
 
 
-def statement(query, key, value, slope, images=None):
+def statement(query, key, value, slope, ids=None):
     """Outputs and gradients for query, key and value in NumPy, in float64."""
     query, key, value, slope = (ops.convert_to_numpy(ops.cast(x, "float32")) for x in (query, key, value, slope))
     query, key, value = (x.astype("float64") for x in (query, key, value))
+    query = query / np.sqrt(value.shape[-1])
     logits = query @ key.swapaxes(2, 3)
-    if images is not None:
-        logits[np.broadcast_to((images[:, :, None] != images[:, None])[:, None], logits.shape)] = -np.inf
+    if ids is not None:
+        logits[np.broadcast_to((ids[:, :, None] != ids[:, None])[:, None], logits.shape)] = -np.inf
     shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
     shares /= shares.sum(axis=-1, keepdims=True)
     slope = slope.swapaxes(1, 2)
     of_shares = slope @ value.swapaxes(2, 3)
     of_logits = shares * (of_shares - (shares * of_shares).sum(axis=-1, keepdims=True))
-    gradients = of_logits @ key, of_logits.swapaxes(2, 3) @ query, shares.swapaxes(2, 3) @ slope
+    gradients = (
+        of_logits @ key / np.sqrt(value.shape[-1]),
+        of_logits.swapaxes(2, 3) @ query,
+        shares.swapaxes(2, 3) @ slope,
+    )
     return (shares @ value).swapaxes(1, 2), *gradients
 
 
-def both_ways(images=None, slope=None, form=attend.attend):
-    """A function from query, key and value to what `statement` returns, by `form`."""
+def both_ways(ids=None, slope=None, at_once=False):
+    """A function from query, key and value to what `statement` returns."""
 
     def outputs(query, key, value):
-        return form(query, key, value, None if images is None else ops.convert_to_tensor(images))
+        positions = None if ids is None else {"sequence_ids": ops.convert_to_tensor(ids)}
+        with mock.patch.object(attend, "_is_at_once", lambda _: True) if at_once else contextlib.nullcontext():
+            return attend.attend(query, key, value, positions)
 
     if TENSORFLOW:
         import tensorflow as tf
@@ -91,10 +100,11 @@ def check(found, expected, atol):
 
 
 @pytest.mark.parametrize("how", slow_after(3, ["graph", "xla", "any size", "eager", "any size, xla"]))
-@pytest.mark.parametrize("images", [None, IMAGES], ids=["one image", "packed"])
-def test_outputs_and_gradients(images, how):
+@pytest.mark.parametrize("sequence_ids", [None, IMAGES], ids=["one image", "packed"])
+def test_outputs_and_gradients(sequence_ids, how):
     *parts, slope = inputs()
-    check(compile_for(both_ways(images, slope), parts, how)(*parts), statement(*parts, slope, images), 1e-5)
+    expected = statement(*parts, slope, sequence_ids)
+    check(compile_for(both_ways(sequence_ids, slope), parts, how)(*parts), expected, 1e-5)
 
 
 @pytest.mark.parametrize("length", slow_after(2, [3, 10, 8, 12]))
@@ -112,7 +122,7 @@ def test_16_bit(dtype, atol):
     found = compile_for(both_ways(IMAGES, slope), parts, "graph")(*parts)
     assert {keras.backend.standardize_dtype(x.dtype) for x in found} == {dtype}
     check(found, statement(*parts, slope, IMAGES), atol)
-    at_once = compile_for(both_ways(IMAGES, slope, attend._at_once), parts, "graph")(*parts)
+    at_once = compile_for(both_ways(IMAGES, slope, at_once=True), parts, "graph")(*parts)
     check(found, [ops.convert_to_numpy(ops.cast(x, "float32")) for x in at_once], atol)
 
 
@@ -137,12 +147,12 @@ def _functions(graph):
     return graph._functions.values()
 
 
-@pytest.mark.parametrize("images", [None, IMAGES], ids=["one image", "packed"])
-def test_no_tensor_has_tokens_times_tokens(images):
+@pytest.mark.parametrize("sequence_ids", [None, IMAGES], ids=["one image", "packed"])
+def test_no_tensor_has_tokens_times_tokens(sequence_ids):
     """Neither logits nor masks, in both passes."""
     *parts, slope = inputs()
-    assert (2, 3, LENGTH, LENGTH) in shapes_in(both_ways(images, slope, attend._at_once), parts)
-    shapes = shapes_in(both_ways(images, slope), parts)
+    assert (2, 3, LENGTH, LENGTH) in shapes_in(both_ways(sequence_ids, slope, at_once=True), parts)
+    shapes = shapes_in(both_ways(sequence_ids, slope), parts)
     assert (2, 3, CHUNK, LENGTH) in shapes
     assert not [shape for shape in shapes if len([side for side in shape if side >= LENGTH]) > 1]
 
@@ -166,9 +176,9 @@ def test_the_form_follows_from_the_call(in_chunks, monkeypatch):
     layer(tokens[:, :-1])
     layer(tokens, training=True)
     layer(tokens, return_attention_scores=True)
-    layer(tokens, attention_bias=np.zeros((2, LENGTH, LENGTH), "float32"))
-    layer(tokens, np.zeros((2 * LENGTH - 1, 4), "float32"))
-    layer(tokens, key_sizes=np.ones((2, 1, 1, LENGTH), "int32"))
+    layer(tokens, {"attention_bias": np.zeros((2, LENGTH, LENGTH), "float32")})
+    layer(tokens, {"relative_keys": np.zeros((2 * LENGTH - 1, 4), "float32")})
+    layer(tokens, {"key_sizes": np.ones((2, 1, 1, LENGTH), "int32")})
     layer(keras.Input((LENGTH, 8)))
     layer.call(keras.Input((LENGTH, 8)))
     if TENSORFLOW:
@@ -176,7 +186,7 @@ def test_the_form_follows_from_the_call(in_chunks, monkeypatch):
             layer(tokens)
     assert not in_chunks
     layer(tokens)
-    layer(tokens, images=np.zeros((2, LENGTH), "int32"), return_keys=True)
+    layer(tokens, {"sequence_ids": np.zeros((2, LENGTH), "int32")}, return_keys=True)
     assert in_chunks == [LENGTH, LENGTH]
 
 
@@ -189,7 +199,7 @@ def test_a_token_attends_only_to_its_image(kwargs, at_once, randomise, monkeypat
     tokens = np.random.default_rng(1).normal(size=(2, LENGTH, 8)).astype("float32")
     layer.build(tokens.shape)
     randomise(layer)
-    found = layer(tokens, images=IMAGES, **kwargs)
+    found = layer(tokens, {"sequence_ids": IMAGES}, **kwargs)
     found = ops.convert_to_numpy(found[0] if isinstance(found, tuple) else found)
     for row, images in enumerate(IMAGES):
         for image in set(images):

@@ -85,7 +85,7 @@ def test_outputs_and_gradients(kwargs, length, training, calls, randomise, monke
     layer, tokens = layer_and_tokens(kwargs, length, "mixed_bfloat16", randomise)
     given = {"return_keys": True}
     if layer.block.rotary:
-        given["rotary"] = RotaryEmbedding(ROTARY, HEADS, GRID, length - 8)(tokens)
+        given["positions"] = {"rotary": RotaryEmbedding(ROTARY, HEADS, GRID, length - 8)(tokens)}
     found = outputs_and_gradients(layer, tokens, training, **given)
     assert calls and {tokens for tokens, _ in calls[1:]} == {length + length % 2}
     assert all(is_partial == bool(length % 2) for _, is_partial in calls[1:])
@@ -105,9 +105,9 @@ def test_without_a_gradient_nothing_is_added(calls, randomise):
     [
         ("float32", {}, {}),
         ("bfloat16", {}, {"return_attention_scores": True}),
-        ("bfloat16", {}, {"attention_bias": np.zeros((HEADS, 8, 8), "float32")}),
-        ("bfloat16", {}, {"key_sizes": np.ones((2, 1, 1, 8), "int32")}),
-        ("bfloat16", {}, {"images": np.zeros((2, 8), "int32")}),
+        ("bfloat16", {}, {"positions": {"attention_bias": np.zeros((HEADS, 8, 8), "float32")}}),
+        ("bfloat16", {}, {"positions": {"key_sizes": np.ones((2, 1, 1, 8), "int32")}}),
+        ("bfloat16", {}, {"positions": {"sequence_ids": np.zeros((2, 8), "int32")}}),
         ("bfloat16", {"dropout_rate": 0.5}, {"training": True}),
     ],
     ids=["float32", "scores", "bias", "key sizes", "packed images", "dropout"],
@@ -125,7 +125,7 @@ def test_a_width_that_the_kernel_does_not_support(calls):
 
 
 def test_without_a_gpu_there_is_no_kernel():
-    assert not module.uses_flash_attention(ops.ones((2, 8, DIM), "bfloat16"), 16)
+    assert not module._uses_kernel(ops.ones((2, 8, DIM), "bfloat16"), (8, 16), {}, None, False)
 
 
 def test_patches_are_projected_by_a_product(calls, randomise, monkeypatch):

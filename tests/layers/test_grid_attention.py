@@ -96,7 +96,7 @@ def test_another_grid_in_the_call_has_the_tables_resized_linearly(side, randomis
             values = np.stack([np.interp(places, np.arange(old), column) for column in values.T], axis=1)
         weight.assign(values)
     tokens = np.random.default_rng(2).normal(size=(2, 10, DIM)).astype("float32")
-    outputs = layer(tokens, np.zeros((2, *size, 1), "float32"))
+    outputs = layer(tokens, {"grid": np.zeros((2, *size, 1), "float32")})
     np.testing.assert_allclose(keras.ops.convert_to_numpy(outputs), fixed(tokens), atol=1e-5)
     if side is None:
         again = DecomposedPositions(size)

@@ -6,8 +6,7 @@ import pytest
 from optimised_graphs import needs_onednn, optimised_operations
 
 import keras_vit
-from keras_vit.layers.base import LayerNorm
-from keras_vit.layers.forms import CONVERTER, ONEDNN, is_for, written_for
+from keras_vit.layers.forms import CONVERTER, ONEDNN, LayerNorm, is_for, written_for
 
 X = (3 + 2 * np.random.default_rng(0).normal(size=(4, 5, 24))).astype("float32")
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="a form for TensorFlow")

@@ -28,8 +28,8 @@ def test_tokens_merge_between_attention_and_mlp(twins):
     state = (None, None)
     for length in (6, 4):
         normalised = plain.norm1(tokens)
-        sizes = None if state[0] is None else ops.convert_to_tensor(state[0])[:, None, None]
-        branch, keys = plain.attention(normalised, key_sizes=sizes, return_keys=True)
+        sizes = {} if state[0] is None else {"key_sizes": ops.convert_to_tensor(state[0])[:, None, None]}
+        branch, keys = plain.attention(normalised, sizes, return_keys=True)
         expected = TokenMerging(3, 1)(tokens + _scale(plain.layer_scale1) * branch, keys, *state)
         middle = expected[0]
         expected = [middle + _scale(plain.layer_scale2) * plain.mlp(plain.norm2(middle)), *expected[1:]]

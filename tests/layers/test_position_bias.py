@@ -131,7 +131,7 @@ class TestAttentionBias:
         assert keras.backend.standardize_dtype(bias.dtype) == "float32"
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(bias), 1.0 + 2**-12)
         block = TransformerBlock(2, 12, dtype=policy)
-        assert keras.backend.standardize_dtype(block(tokens, attention_bias=bias).dtype) == block.compute_dtype
+        assert keras.backend.standardize_dtype(block(tokens, {"attention_bias": bias}).dtype) == block.compute_dtype
 
     @pytest.mark.parametrize(("old", "new"), [((3, 4), (5, 6)), ((5, 5), (3, 4)), ((4, 4), (4, 7))])
     @pytest.mark.parametrize("method", ["geometric", "geometric_cubic"])

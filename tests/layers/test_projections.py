@@ -7,7 +7,6 @@ from optimised_graphs import needs_onednn, optimised_operations
 
 from keras_vit.layers.forms import CONVERTER, on_rows, project, project_heads, written_for
 
-SCALES = (0.3, 1.0, 1.0)  # of queries, keys and values
 X = np.random.default_rng(0).normal(size=(2, 3, 5, 4)).astype("float32")
 
 
@@ -47,12 +46,12 @@ def test_parts_and_heads(reader, use_bias):
     layer, x = keras.layers.Dense(24, use_bias=use_bias, bias_initializer="normal"), X[0]
     layer.build(x.shape)
     with written_for(reader):
-        query, key, value = project_heads(layer, keras.ops.convert_to_tensor(x), SCALES, num_heads=4)
+        query, key, value = project_heads(layer, keras.ops.convert_to_tensor(x), num_heads=4)
         whole = project(layer, keras.ops.convert_to_tensor(x))
     expected = keras.ops.convert_to_numpy(layer(x))
     np.testing.assert_allclose(whole, expected, rtol=1e-5, atol=1e-6)
-    for part, (output, scale) in enumerate(zip((query, key, value), SCALES, strict=True)):
-        heads = scale * expected[..., 8 * part : 8 * part + 8].reshape(3, 5, 4, 2).transpose(0, 2, 1, 3)
+    for part, output in enumerate((query, key, value)):
+        heads = expected[..., 8 * part : 8 * part + 8].reshape(3, 5, 4, 2).transpose(0, 2, 1, 3)
         np.testing.assert_allclose(output, heads, rtol=1e-5, atol=1e-6)
 
 
@@ -63,7 +62,7 @@ def test_converters_get_a_product_for_each_part():
     layer = keras.layers.Dense(24)
     layer.build(X[0].shape)
     with written_for(CONVERTER):
-        traced = tf.function(lambda x: project_heads(layer, x, SCALES, 4), autograph=False).get_concrete_function(
+        traced = tf.function(lambda x: project_heads(layer, x, 4), autograph=False).get_concrete_function(
             tf.TensorSpec((None, 5, 4))
         )
     kinds = [operation.type for operation in traced.graph.get_operations()]

@@ -9,7 +9,7 @@ from faults import for_each
 from slow_rows import slow_after
 
 from keras_vit.layers import MultiHeadSelfAttention, TransformerBlock
-from keras_vit.layers.position_embs import RelativePositions, relative_logits
+from keras_vit.layers.position_bias import RelativePositions, relative_logits
 
 
 @pytest.mark.parametrize("prefix", [0, 1, 3])
@@ -33,7 +33,7 @@ def test_attention_adds_them_before_the_softmax(randomise):
     positions.build(tokens.shape)
     weights, table = randomise(attention), randomise(positions)["embedding"]
     keys = positions(tokens)
-    output, scores = attention(tokens, relative_keys=keys, return_attention_scores=True)
+    output, scores = attention(tokens, {"relative_keys": keys}, return_attention_scores=True)
 
     fused = tokens @ weights["qkv/kernel"] + weights["qkv/bias"]
     query, key, value = np.moveaxis(fused.reshape(2, 5, 3, 2, 4), (2, 3), (0, 2))  # (batch, heads, tokens, 4)
@@ -54,7 +54,7 @@ def test_keys_of_zero_change_nothing(randomise):
     tokens = np.random.default_rng(1).normal(size=(2, 5, 8)).astype("float32")
     attention.build(tokens.shape)
     randomise(attention)
-    with_zeros = attention(tokens, relative_keys=np.zeros((9, 4), "float32"))
+    with_zeros = attention(tokens, {"relative_keys": np.zeros((9, 4), "float32")})
     np.testing.assert_allclose(
         keras.ops.convert_to_numpy(with_zeros), keras.ops.convert_to_numpy(attention(tokens)), atol=1e-6
     )
@@ -65,11 +65,11 @@ def test_block_hands_them_to_its_attention_and_trains_them(remat):
     inputs = keras.Input((5, 8))
     positions = RelativePositions(2, num_prefix_tokens=1)
     block = TransformerBlock(2, 12, remat=remat)
-    model = keras.Model(inputs, block(inputs, relative_keys=positions(inputs)))
+    model = keras.Model(inputs, block(inputs, {"relative_keys": positions(inputs)}))
     tokens = np.random.default_rng(1).normal(size=(4, 5, 8)).astype("float32")
     before = keras.ops.convert_to_numpy(positions.embedding).copy()
     assert before.std() == pytest.approx(0.02, rel=0.5)
-    scores = keras.ops.convert_to_numpy(block.attention_scores(tokens, positions(tokens)))
+    scores = keras.ops.convert_to_numpy(block.attention_scores(tokens, {"relative_keys": positions(tokens)}))
     assert np.abs(scores - keras.ops.convert_to_numpy(block.attention_scores(tokens))).max() > 1e-4
     model.compile(keras.optimizers.SGD(1.0), "mse")
     model.fit(tokens, -tokens, epochs=1, verbose=0)

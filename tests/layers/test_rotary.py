@@ -85,7 +85,7 @@ def test_table_has_the_dtype_of_the_tokens(policy):
     tokens = np.zeros((1, 7, 32), "float32")
     assert keras.backend.standardize_dtype(layer(tokens).dtype) == layer.compute_dtype
     attention = MultiHeadSelfAttention(2, block={"rotary": rotary.to_dict()}, dtype=policy)
-    assert keras.backend.standardize_dtype(attention(tokens, rotary=layer(tokens)).dtype) == layer.compute_dtype
+    assert keras.backend.standardize_dtype(attention(tokens, {"rotary": layer(tokens)}).dtype) == layer.compute_dtype
 
 
 def test_config_round_trips():

@@ -67,7 +67,8 @@ def test_switches_of_the_block(block, kwargs, present, absent, kind, randomise):
     if kind is not None:
         table = RotaryEmbedding(rotary, 2, (2, 3), 1, 1)(tokens)
         angles = onevit.rope_table(kind, 2, 3, 8, offset=float(kind == "pe"))
-    output = keras.ops.convert_to_numpy(layer(tokens, attention_bias=bias, rotary=table))
+    positions = {"attention_bias": bias} | ({} if table is None else {"rotary": table})
+    output = keras.ops.convert_to_numpy(layer(tokens, positions))
     settings = {"heads": 2, "eps": kwargs.get("epsilon", 1e-6), "norm": block.get("norm", "layer")}
     settings |= {"rope": kind, "prefix": 2}
     expected = onevit.attention(tokens.astype("float64"), onevit.of_attention(weights), settings, angles, bias)
@@ -85,7 +86,7 @@ def test_switches_in_mixed_precision(block, policy, randomise):
     randomise(layer)
     table = RotaryEmbedding(rotary, 2, (2, 3), dtype=policy)(tokens)
     bias = np.random.default_rng(2).normal(size=(2, 7, 7)).astype("float32")
-    output = layer(tokens, attention_bias=bias, rotary=table)
+    output = layer(tokens, {"attention_bias": bias, "rotary": table})
     assert keras.backend.standardize_dtype(output.dtype) == layer.compute_dtype
     assert np.isfinite(keras.ops.convert_to_numpy(keras.ops.cast(output, "float32"))).all()
 
@@ -97,7 +98,7 @@ def test_a_key_of_size_s_counts_as_s_equal_keys(randomise):
     layer.build(tokens.shape)
     randomise(layer)
     sizes = np.array([3, 1, 4, 2], "int32")
-    output, scores = layer(tokens, key_sizes=sizes[None, None, None], return_attention_scores=True)
+    output, scores = layer(tokens, {"key_sizes": sizes[None, None, None]}, return_attention_scores=True)
     places = np.repeat(np.arange(4), sizes)
     expected, repeated = layer(tokens[:, places], return_attention_scores=True)
     np.testing.assert_allclose(keras.ops.convert_to_numpy(output)[:, places], expected, atol=1e-5)
@@ -210,8 +211,12 @@ def test_heads_that_do_not_divide_the_width_are_refused():
         MultiHeadSelfAttention(3).build((None, 5, 8))
 
 
-def test_scores_and_keys_at_once_are_refused():
-    layer, x = MultiHeadSelfAttention(2), np.zeros((1, 3, 4), "float32")
-    layer(x)
-    with pytest.raises(ValueError, match="only one of return_keys and return_attention_scores may be True; got"):
-        layer(x, return_attention_scores=True, return_keys=True)
+def test_scores_and_keys_at_once(randomise):
+    layer, x = MultiHeadSelfAttention(2), np.random.default_rng(1).normal(size=(2, 3, 4)).astype("float32")
+    layer.build(x.shape)
+    randomise(layer)
+    output, scores, keys = layer(x, return_attention_scores=True, return_keys=True)
+    for pair in (scores, layer(x, return_attention_scores=True)[1]), (keys, layer(x, return_keys=True)[1]):
+        np.testing.assert_array_equal(*pair)
+    symbolic = layer(keras.Input((3, 4)), return_attention_scores=True, return_keys=True)
+    assert [tuple(x.shape)[1:] for x in symbolic] == [tuple(x.shape)[1:] for x in (output, scores, keys)]

@@ -112,7 +112,7 @@ def test_switches_of_the_block(name, randomise):
     if "rotary" in layers:
         settings["rope"] = kind = block.block.rotary.kind
         angles = onevit.rope_table(kind, *GRID, 8, offset=float(kind == "pe"))
-    given = {argument: layer(tokens) for argument, layer in layers.items()}
+    given = {"positions": {name: layer(tokens) for name, layer in layers.items()}}
     expected = onevit.block(tokens.astype("float64"), weights, settings, angles)
     np.testing.assert_allclose(keras.ops.convert_to_numpy(block(tokens, **given)), expected, atol=2e-5)
 
@@ -122,7 +122,7 @@ def test_scores_are_those_of_the_call(name, randomise, monkeypatch):
     block, tokens, layers = _switched(name)
     block.build(tokens.shape)
     randomise(block)
-    given = {argument: layer(tokens) for argument, layer in layers.items()}
+    given = {"positions": {name: layer(tokens) for name, layer in layers.items()}}
     scores = keras.ops.convert_to_numpy(block.attention_scores(tokens, **given))
     assert scores.shape == (2, HEADS, 7, 7)
     np.testing.assert_allclose(scores.sum(axis=-1), 1.0, atol=1e-5)
@@ -151,7 +151,7 @@ def test_switches_in_mixed_precision(name, policy, randomise):
     block, tokens, layers = _switched(name, dtype=policy)
     block.build(tokens.shape)
     randomise(block)
-    output = block(tokens, **{argument: layer(tokens) for argument, layer in layers.items()})
+    output = block(tokens, {name: layer(tokens) for name, layer in layers.items()})
     assert keras.backend.standardize_dtype(output.dtype) == block.compute_dtype
     assert np.isfinite(keras.ops.convert_to_numpy(keras.ops.cast(output, "float32"))).all()
 
@@ -165,7 +165,7 @@ class InTraining(keras.layers.Layer):
 
     def call(self, tokens):
         given = {name: layer(tokens) for name, layer in zip(self.names, self.positions, strict=True)}
-        return self.block(tokens, **given, training=True)
+        return self.block(tokens, given, training=True)
 
 
 @pytest.mark.parametrize("name", slow_after(3, SWITCHES))
@@ -254,6 +254,16 @@ def test_block_without_layer_scale_has_no_such_weight():
 def test_wrong_arguments_are_refused(kwargs, message):
     with pytest.raises(ValueError, match=message):
         TransformerBlock(**{"num_heads": 2, "mlp_dim": 12, **kwargs})
+
+
+@pytest.mark.parametrize("window", [None, {"size": 2}])
+def test_unknown_positions_are_refused(window):
+    block, tokens = TransformerBlock(2, 12, window=window, grid_size=(2, 2)), np.zeros((1, 4, 8), "float32")
+    known = "grid; " if window else "relative_keys, attention_bias, key_sizes, sequence_ids, rotary, "
+    known = f"positions must be None or a dict of tensors with names among {known}"
+    for positions, got in (({"images": np.zeros((1, 4), "int32")}, r"\['images'\]"), (tokens, ".*(Tensor|Array)")):
+        with pytest.raises(ValueError, match=f"{known}.*got {got}"):
+            block(tokens, positions)
 
 
 def _branches_that_add(block, shape, attention, mlp):

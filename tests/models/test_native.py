@@ -164,9 +164,9 @@ def test_preprocessing_must_make_patches(make_model):
 def test_several_images_need_the_image_of_each_token(kind):
     arguments = (2, None) if kind is keras_vit.AttentionPooling else ()
     tokens, images = np.zeros((2, 3, 8), "float32"), np.zeros((2, 3), "int32")
-    with pytest.raises(ValueError, match="images_per_sequence and the input images belong together; got 2 and None"):
+    with pytest.raises(ValueError, match="images_per_sequence and sequence_ids belong together; got 2 and None"):
         kind(*arguments, images_per_sequence=2)(tokens)
-    with pytest.raises(ValueError, match="images_per_sequence and the input images belong together; got None"):
+    with pytest.raises(ValueError, match="images_per_sequence and sequence_ids belong together; got None"):
         kind(*arguments)(tokens, images)
 
 
