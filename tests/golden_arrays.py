@@ -7,7 +7,7 @@ import numpy as np
 
 import keras_vit
 from keras_vit import analysis, evaluation
-from keras_vit.layers.patch_encoder import resize_patch_kernel
+from keras_vit.layers.patches import resize_patch_kernel
 from keras_vit.layers.position_bias import AttentionBias
 
 

@@ -22,7 +22,7 @@ from golden_self_distillation import compare_self_distillation
 
 import keras_vit
 from keras_vit.analysis import attention_model
-from keras_vit.layers.sequences import PADDING
+from keras_vit.layers.patches import PADDING
 from keras_vit.models import build_model
 
 

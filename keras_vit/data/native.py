@@ -11,8 +11,7 @@ from keras_vit.config import Preprocessing
 from keras_vit.data.pipeline import eval_pipeline, train_pipeline
 from keras_vit.data.preprocessing import check, sequence, split
 from keras_vit.data.sources import ImageSource
-from keras_vit.layers.patch_encoder import patch_resizing
-from keras_vit.layers.sequences import PADDING
+from keras_vit.layers.patches import PADDING, patch_resizing
 from keras_vit.typing import Size
 
 _DROP = 2_000_003  # separates the random numbers of dropped tokens from those of images
@@ -143,7 +142,7 @@ def flexible_patches(
     """Draw a patch size per batch, as FlexiViT does (arXiv 2212.08013, section 3.2).
 
     The patches of this size are resized to those of the kernel. The kernel gives the same tokens for them as a kernel
-    resized to the drawn size gives for the original patches (`keras_vit.layers.patch_encoder.patch_resizing`). Train
+    resized to the drawn size gives for the original patches (`keras_vit.layers.embedding.patch_resizing`). Train
     `keras_vit.resize(model.with_patch_size(kernel_size), 'any')` on them.
 
     Args:

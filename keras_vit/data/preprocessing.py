@@ -8,7 +8,7 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.config import Preprocessing
 from keras_vit.data import bmp_gif, headers, orientation
-from keras_vit.layers.sequences import PADDING
+from keras_vit.layers.patches import PADDING
 
 # Pillow, and with it timm, torchvision and Hugging Face, resizes the width first and rounds to integers before it
 # resizes the height. The same two steps reproduce Pillow's pixel values except for a few in 10,000, which differ by 1.

@@ -3,13 +3,12 @@
 from keras_vit.layers.axial_block import AxialTransformerBlock
 from keras_vit.layers.axial_resnet import AxialAttention, AxialBottleneck, AxialStage
 from keras_vit.layers.bottleneck import BottleneckUnit, PreActivationUnit, ResNetStage, StdConv2D
+from keras_vit.layers.embedding import AddPositionEmbs, ClassToken, PatchEncoder
 from keras_vit.layers.feature_pyramid import FeaturePyramid
 from keras_vit.layers.grid_attention import GridSelfAttention
 from keras_vit.layers.neck import Neck
 from keras_vit.layers.patch_dropout import PatchDropout
-from keras_vit.layers.patch_encoder import ClassToken, PatchEncoder
 from keras_vit.layers.pooling import AttentionPooling, GlobalAveragePooling, TokenAndAveragePooling, TokenPooling
-from keras_vit.layers.position_embs import AddPositionEmbs
 from keras_vit.layers.projection_head import ProjectionHead
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
 from keras_vit.layers.swin_block import PatchMerging, SwinBlock, WindowAttention

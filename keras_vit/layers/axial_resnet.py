@@ -10,7 +10,7 @@ from keras_vit.config.base import one_of
 from keras_vit.layers.attend import softmax_at_least_float32
 from keras_vit.layers.base import build_in_sequence, known_map
 from keras_vit.layers.bottleneck import ResidualUnit, Stage
-from keras_vit.layers.position_embs import ResizedTables
+from keras_vit.layers.position_grid import ResizedTables
 from keras_vit.typing import Tensor
 
 AXES = ("height", "width")

@@ -7,7 +7,7 @@ import keras
 
 from keras_vit.config import BlockConfig
 from keras_vit.config.base import ARGUMENTS, Check, Config
-from keras_vit.layers.forms import LayerNorm
+from keras_vit.layers.forms import LayerNorm, absent
 
 
 class Layer(keras.layers.Layer):
@@ -127,10 +127,11 @@ NORM_LAYERS = {"layer": LayerNorm, "rms": keras.layers.RMSNormalization}
 
 
 def build_in_sequence(shape, *layers):
-    """Build each layer for the output of the previous one; return the shape of the last output."""
+    """Build each layer that is not `absent` for the output of the previous one; return the shape of the last output."""
     for layer in layers:
-        layer.build(shape)
-        shape = layer.compute_output_shape(shape)
+        if layer is not absent:
+            layer.build(shape)
+            shape = layer.compute_output_shape(shape)
     return shape
 
 

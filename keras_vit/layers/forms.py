@@ -308,20 +308,9 @@ def _products(dense, x, parts):
     return outputs
 
 
-class _Absent:
-    """What stands for a part that a layer does not have: it returns its input."""
-
-    def build(self, shape):
-        pass
-
-    def compute_output_shape(self, shape):
-        return shape
-
-    def __call__(self, x, **_):
-        return x
-
-
-absent = _Absent()
+def absent(x, **_):
+    """Return `x`: what stands for a part that a layer does not have."""
+    return x
 
 
 def take_rows(x, places):

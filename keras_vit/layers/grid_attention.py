@@ -12,9 +12,8 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.config import WindowConfig
 from keras_vit.config.base import one_config_of
-from keras_vit.layers.attend import at_least_float32, check_positions
-from keras_vit.layers.position_embs import ResizedTables
-from keras_vit.layers.position_grid import array_module, patch_coordinates, resize_weights
+from keras_vit.layers.attend import check_positions
+from keras_vit.layers.position_grid import ResizedTables, array_module, patch_coordinates, resize_weights
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
 from keras_vit.typing import Size, Tensor
 
@@ -63,7 +62,7 @@ class GridSelfAttention(MultiHeadSelfAttention):
                 DecomposedPositions, size, side is not None, name="relative_positions", shape=shape
             )
 
-    def call(
+    def call(  # type: ignore[override] # windows return no keys
         self,
         tokens: Tensor,
         positions: Mapping[str, Any] | None = None,
@@ -93,15 +92,6 @@ class GridSelfAttention(MultiHeadSelfAttention):
 
     def _placed(self, query, key, positions):
         return positions["extend"](query, key) if "extend" in positions else (query, key)
-
-    def compute_output_spec(self, tokens, *others, return_attention_scores=False, **keywords):
-        output = keras.KerasTensor(tokens.shape, dtype=self.compute_dtype)
-        groups, length = (), tokens.shape[1]
-        if self.window.size is not None:
-            groups, length = (math.prod(_counts(self.grid_size, self.window.size)),), self.window.size**2
-        shape = (tokens.shape[0], *groups, self.num_heads, length, length)
-        scores = keras.KerasTensor(shape, at_least_float32(self.compute_dtype))
-        return (output, scores) if return_attention_scores else output
 
 
 def _counts(size, side):

@@ -11,8 +11,7 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.layers.base import head_width
-from keras_vit.layers.position_embs import ResizedTables
-from keras_vit.layers.position_grid import resize_position_embedding, square_grid
+from keras_vit.layers.position_grid import ResizedTables, resize_position_embedding, square_grid
 from keras_vit.typing import Tensor
 
 

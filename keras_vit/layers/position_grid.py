@@ -1,4 +1,4 @@
-"""Resizing of position embeddings from one patch grid to another.
+"""Resizing of position embeddings from one patch grid to another, the layers that do it, and fixed tables.
 
 Every method multiplies the table by one small matrix per axis: in NumPy when weights are loaded, which takes a few
 milliseconds for any table, and with the same functions on tensors in models that take images of any size.
@@ -6,12 +6,15 @@ milliseconds for any table, and with the same functions on tensors in models tha
 
 import functools
 import math
+from typing import Any, Self
 
+import keras
 import numpy as np
 from keras import ops
 
 from keras_vit import checks
 from keras_vit.config.base import RESIZE_METHODS
+from keras_vit.layers.base import Layer
 from keras_vit.typing import Size
 
 
@@ -106,6 +109,100 @@ def resize_weights(method, places, old, new):
 def array_module(x):
     """Return NumPy for its arrays, `keras.ops` for tensors."""
     return np if isinstance(x, np.ndarray) else ops
+
+
+# form of a fixed table -> what is taken from the number of frequencies in their exponents
+SINCOS_FORMS = {"sincos2d": 1, "sincos2d_mae": 0}
+
+
+def sincos2d_table(grid_size, dim, form="sincos2d"):
+    """Return the fixed 2-D table (rows * columns, dim): [sin x, cos x, sin y, cos y] of x = column, y = row.
+
+    Frequencies are 10000^(-i / (dim / 4 - 1)) for i = 0 ... dim / 4 - 1, as in MoCo-v3 and big_vision, or
+    10000^(-i / (dim / 4)) in the form of MAE.
+    """
+    if dim % 4 or dim < 8:
+        raise ValueError(f"position_embedding={form!r} needs a width of at least 8 divisible by 4; got {dim}")
+    y, x, *_ = patch_coordinates(*grid_size).T
+    return sincos(x, y, dim, form).astype("float32")
+
+
+def sincos(x, y, dim, form):
+    """Return sines and cosines of columns `x` and rows `y`, arrays or tensors (...), as (..., dim)."""
+    xp = array_module(x)
+    frequencies = 10000.0 ** -(np.arange(dim // 4) / (dim // 4 - SINCOS_FORMS[form]))
+    frequencies = frequencies if xp is np else frequencies.astype("float32")
+    x, y = x[..., None] * frequencies, y[..., None] * frequencies
+    return xp.concatenate([xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)], axis=-1)
+
+
+class ResizedTables(Layer):
+    """Resize tables of another size when a layer loads them.
+
+    By default a table is one-dimensional: it has one row per position along one axis.
+
+    Attributes:
+        usual_method: method of resizing, unless a layer has an argument `resize`, see `resize_position_embedding`.
+        size_name: name of the attribute with the (rows, columns) of the tables; None if the shapes of the tables show
+            their size. Tables of 4 x 4 and 2 x 8 positions have equal shapes, so they need the attribute.
+        name_in_files: name of the size in files.
+    """
+
+    usual_method = "align_corners"
+    size_name: str | None = None
+    name_in_files: str | None = None
+
+    @property
+    def resize_method(self) -> str:
+        """Return the method for tables from Keras files and for `keras_vit.resize`."""
+        return getattr(self, "resize", None) or self.usual_method
+
+    @property
+    def tables(self) -> list[keras.Variable]:
+        """Return the variables to resize."""
+        return self.weights
+
+    def resized(self, variable: keras.Variable, table: np.ndarray, method: str, old_size: Any = None) -> np.ndarray:
+        """Return a table of this layer, resized from another size.
+
+        Args:
+            variable: the table of this layer.
+            table: array, this table in a layer of another size.
+            method: resize method, see `resize_position_embedding`.
+            old_size: (rows, columns) of `table`, if the shape does not show it.
+
+        Raises:
+            ValueError: if the shape of `table` does not match its size.
+        """
+        old, new = table.shape[-2], variable.shape[-2]
+        return resize_position_embedding(table, (old, 1), (new, 1), 0, method)
+
+    def resize_from(self, other: Self, method: str | None = None) -> None:
+        """Copy the tables from the same layer of a model for another image size.
+
+        Args:
+            other: the layer, built for that size.
+            method: resize method, see `resize_position_embedding`; None means `resize_method`.
+        """
+        old_size = self.size_name and getattr(other, self.size_name)
+        method = method or self.resize_method
+        for variable, table in zip(self.tables, other.tables, strict=True):
+            variable.assign(self.resized(variable, ops.convert_to_numpy(table), method, old_size))
+
+    def save_own_variables(self, store):
+        super().save_own_variables(store)
+        if self.size_name and self.tables:
+            store[self.name_in_files] = np.array(getattr(self, self.size_name))
+
+    def load_own_variables(self, store):
+        old_size = None
+        if self.size_name:
+            if not self.tables or self.name_in_files not in store.keys():
+                super().load_own_variables(store)
+                return
+            old_size = tuple(int(side) for side in np.asarray(store[self.name_in_files]))
+        for index, variable in enumerate(self.tables):
+            variable.assign(self.resized(variable, np.asarray(store[str(index)]), self.resize_method, old_size))
 
 
 def _rows(old):

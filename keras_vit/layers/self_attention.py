@@ -8,7 +8,7 @@ import keras
 from keras import ops
 
 from keras_vit.config import BlockConfig
-from keras_vit.layers.attend import at_least_float32, attend, check_positions, with_even_length
+from keras_vit.layers.attend import attend, check_positions, with_even_length
 from keras_vit.layers.base import Layer, head_width
 from keras_vit.layers.forms import absent, project, project_heads
 from keras_vit.layers.rotary import rotate
@@ -121,12 +121,7 @@ class MultiHeadSelfAttention(Layer):
             return query, key
         return (rotate(x, positions["rotary"], self.block.rotary) for x in (query, key))
 
-    def compute_output_spec(self, tokens, *others, return_attention_scores=False, return_keys=False, **keywords):
-        batch, length, dim = tokens.shape
-        outputs = [keras.KerasTensor(tokens.shape, dtype=self.compute_dtype)]
-        if return_attention_scores:
-            shape = (batch, self.num_heads, length, length)
-            outputs.append(keras.KerasTensor(shape, at_least_float32(self.compute_dtype)))
-        if return_keys:
-            outputs.append(keras.KerasTensor((batch, length, dim // self.num_heads), dtype=self.compute_dtype))
-        return tuple(outputs) if len(outputs) > 1 else outputs[0]
+    def compute_output_spec(self, tokens, *others, **keywords):
+        if keywords.get("return_attention_scores") or keywords.get("return_keys"):
+            return keras.Operation.compute_output_spec(self, tokens, *others, **keywords)  # traces the call
+        return keras.KerasTensor(tokens.shape, dtype=self.compute_dtype)

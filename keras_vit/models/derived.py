@@ -13,7 +13,7 @@ from keras_vit import checks
 from keras_vit.compat.graph import graph_calls
 from keras_vit.config import UNPOOLED, Preprocessing
 from keras_vit.layers.feature_pyramid import Enlarge
-from keras_vit.layers.patch_encoder import PatchMap
+from keras_vit.layers.patches import PatchMap
 from keras_vit.layers.position_grid import RESIZE_METHODS
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
 from keras_vit.models.base import ImageModel, Model

@@ -17,7 +17,7 @@ from keras_vit.layers import AddPositionEmbs, TransformerBlock
 from keras_vit.layers.base import NORM_LAYERS, Layer
 from keras_vit.layers.patch_corruption import PatchPrediction
 from keras_vit.layers.patch_dropout import RestoredPatches, VisiblePatches
-from keras_vit.layers.patch_encoder import cut_patches
+from keras_vit.layers.patches import cut_patches
 from keras_vit.models.base import head_dtype
 from keras_vit.models.derived import feature_extractor
 from keras_vit.models.masked_images import GREY, MaskedImages, Reconstruction, check_encoder

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.compat.graph import keep_beside_graph
-from keras_vit.layers.patch_encoder import cut_patches
+from keras_vit.layers.patches import cut_patches
 from keras_vit.models.base import Model
 from keras_vit.models.encoder import described
 from keras_vit.models.scanned import check_unscanned

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 
 from keras_vit.config import SwinConfig
+from keras_vit.layers.embedding import PatchEncoder
 from keras_vit.layers.forms import LayerNorm
-from keras_vit.layers.patch_encoder import PatchEncoder
 from keras_vit.layers.pooling import GlobalAveragePooling
 from keras_vit.layers.swin_block import PatchMerging, SwinBlock
 from keras_vit.models.base import ImageModel, make_head

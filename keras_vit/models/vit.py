@@ -22,11 +22,10 @@ from keras_vit.layers import (
     TransformerBlock,
 )
 from keras_vit.layers.base import NORM_LAYERS
-from keras_vit.layers.forms import absent, is_compiled_by_jax
-from keras_vit.layers.patch_encoder import PatchCoordinates, PatchMap
+from keras_vit.layers.forms import is_compiled_by_jax
+from keras_vit.layers.patches import PatchCoordinates, PatchMap, PatchPlaces, RepeatedPrefix
 from keras_vit.layers.position_bias import AttentionBias, RelativePositions
 from keras_vit.layers.rotary import RotaryEmbedding
-from keras_vit.layers.sequences import PatchPlaces, RepeatedPrefix
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
 from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel, head_dtype, make_head
@@ -111,6 +110,7 @@ class VisionTransformer(ImageModel):
         self._stem = stem
         # Store the method, not the model, which Keras would track as a sub-layer with every weight a second time.
         self._call_heads = keras.Model(inputs, heads).__call__ if config.distilled else None
+        self._has_any_size = config.fixed_size is None
         self._compiled_sizes: set[tuple[int, int]] = set()
         self._scan = None
         if config.scan_layers:
@@ -129,11 +129,11 @@ class VisionTransformer(ImageModel):
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
         first = keras.tree.flatten(inputs)[-1]  # images, or patches
-        if self._config.fixed_size is None and is_compiled_by_jax(first):
-            sizes = self._compiled_sizes
-            sizes.add(tuple(first.shape[1:3]))
-            if len(sizes) > _MANY_SIZES:
-                LOGGER.info("%s: JAX compiles each size of images anew; this is number %s", self.name, len(sizes))
+        if self._has_any_size and is_compiled_by_jax(first):
+            self._compiled_sizes.add(tuple(first.shape[1:3]))
+            count = len(self._compiled_sizes)
+            if count > _MANY_SIZES:
+                LOGGER.info("%s: JAX compiles each size of images anew; this is number %s", self.name, count)
         if self._scan is not None and not keras.utils.is_keras_tensor(first):
             return self._scan(inputs, training)
         if self._call_heads is None or not (training and self._in_train_step):
@@ -330,8 +330,8 @@ def _block(config, index):
 
 def _pool(blocks, positions, maps, config):
     """y = LN(z_L^0), Eq. 4, or another pooling. Return a list with the features of each head."""
-    norm = _norm(config, "encoder_norm") if config.norm_position != "none" else absent
-    before, after = (absent, norm) if config.norm_position == "after_pooling" else (norm, absent)
+    norm = _norm(config, "encoder_norm") if config.norm_position != "none" else _same
+    before, after = (_same, norm) if config.norm_position == "after_pooling" else (norm, _same)
     if config.head.neck is not None:
         patches = PatchMap(config.patch_size, config.embedding.pad, dtype=config.dtype, name="neck_map")
         blocks = [Neck(config.head.neck, dtype=config.dtype, name="neck")(patches(blocks[-1], maps))]
@@ -341,6 +341,10 @@ def _pool(blocks, positions, maps, config):
         return [tokens]
     ids = [positions["sequence_ids"]] if "sequence_ids" in positions else []
     return [after(pooling(tokens, *ids)) for pooling in _poolings(config)]
+
+
+def _same(x):
+    return x
 
 
 def _poolings(config):

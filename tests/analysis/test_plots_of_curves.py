@@ -9,7 +9,7 @@ from rendered import bytes_of, pixels_of
 
 from keras_vit.analysis import plots, position_similarity, receptive_field
 from keras_vit.config import ResNetConfig
-from keras_vit.layers.position_embs import sincos2d_table
+from keras_vit.layers.position_grid import sincos2d_table
 
 DISTANCES = np.array([[10.0, 90.0, 40.0], [60.0, np.nan, np.nan], [120.0, 100.0, 80.0]])
 SHOTS = {1: (0.4, 0.5), 5: (0.6, 0.65), 25: (0.8, 0.9)}

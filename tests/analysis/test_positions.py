@@ -9,7 +9,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 import keras_vit
 from keras_vit.analysis import position_similarity
-from keras_vit.layers.position_embs import sincos2d_table
+from keras_vit.layers.position_grid import sincos2d_table
 
 
 def _expected(rows, grid):

@@ -12,8 +12,8 @@ from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import DecoderConfig, MaskedAutoencoder, Preprocessing, VisionTransformer
-from keras_vit.layers.patch_encoder import cut_patches
-from keras_vit.layers.position_embs import sincos2d_table
+from keras_vit.layers.patches import cut_patches
+from keras_vit.layers.position_grid import sincos2d_table
 from keras_vit.models.encoders import find_encoder
 from keras_vit.training.compile import layer_rates
 

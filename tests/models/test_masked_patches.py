@@ -13,7 +13,7 @@ from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import MaskedPatchPrediction, Preprocessing, ResNetConfig, VisionTransformer
-from keras_vit.layers.patch_encoder import cut_patches
+from keras_vit.layers.patches import cut_patches
 from keras_vit.models.encoders import find_encoder
 from keras_vit.models.masked_patches import TARGETS
 from keras_vit.training.compile import layer_rates

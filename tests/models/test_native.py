@@ -10,7 +10,7 @@ from slow_rows import slow_after
 import keras_vit
 from keras_vit.compat.inference import inference
 from keras_vit.data import native_batch
-from keras_vit.layers.sequences import PADDING
+from keras_vit.layers.patches import PADDING
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 SIZES = ((16, 16), (8, 24), (20, 4), (4, 4), (12, 8), (8, 8))

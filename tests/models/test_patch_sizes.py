@@ -8,7 +8,7 @@ from slow_rows import slow_after
 
 import keras_vit
 from keras_vit import ViTConfig
-from keras_vit.layers.patch_encoder import resize_patch_kernel
+from keras_vit.layers.patches import resize_patch_kernel
 
 
 @pytest.mark.parametrize("size", [(8, 8), (6, 10), (2, 3), (5, 5), (4, 5)])

@@ -1,20 +1,25 @@
-"""AddPositionEmbs; a layer that loads position tables of another size resizes them."""
+"""The input of the first block, Eq. 1 of arXiv 2010.11929: PatchEncoder, ClassToken and AddPositionEmbs."""
 
+import functools
 import math
-from typing import Any, Self
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.config.base import one_of, optional
-from keras_vit.layers.base import Layer
+from keras_vit.config.base import count_patches, one_of, optional
+from keras_vit.layers.base import Layer, known_map
+from keras_vit.layers.forms import check_in_call, is_on_gpu
+from keras_vit.layers.patches import cut_patches, resize_patch_kernel
 from keras_vit.layers.position_grid import (
-    array_module,
-    patch_coordinates,
+    SINCOS_FORMS,
+    ResizedTables,
     resize_position_embedding,
     resize_weights,
+    sincos,
+    sincos2d_table,
     square_grid,
 )
 from keras_vit.typing import Size, Tensor
@@ -23,73 +28,176 @@ from keras_vit.typing import Size, Tensor
 _PER_AXIS = {"learned_2d": 2, "factorized": 1}
 
 
-class ResizedTables(Layer):
-    """Resize tables of another size when a layer loads them.
+@keras.saving.register_keras_serializable(package="keras_vit")
+class PatchEncoder(Layer):
+    """Split an image into patches and project each to a token.
 
-    By default a table is one-dimensional: it has one row per position along one axis.
+    The tokens are x_p E of Eq. 1 in arXiv 2010.11929.
 
-    Attributes:
-        usual_method: method of resizing, unless a layer has an argument `resize`, see `resize_position_embedding`.
-        size_name: name of the attribute with the (rows, columns) of the tables; None if the shapes of the tables show
-            their size. Tables of 4 x 4 and 2 x 8 positions have equal shapes, so they need the attribute.
-        name_in_files: name of the size in files.
+    The projection is a convolution with equal kernel and stride; its kernel has the official layout (height, width,
+    channels, hidden_dim). Tokens are in raster order, row by row.
+
+    Args:
+        patch_size: height and width of a patch in pixels, or one integer for both.
+        hidden_dim: width D of the tokens.
+        use_bias: whether the projection has a bias.
+        pad: whether images are padded with zeros at the bottom and at the right to a multiple of the patch size; False
+            does not use the last rows and columns of pixels, which fill no patch.
+        kernel_size: height and width of the stored kernel, which is resized to `patch_size` in every call, see
+            `resize_patch_kernel`; None stores one of `patch_size`.
+        whole_patches: whether images that the patch size does not divide raise an error, unless `pad`.
+
+    Shapes:
+        (batch, height, width, channels) -> (batch, height / patch height * width / patch width, hidden_dim), with both
+        quotients rounded down, or up with `pad`; height and width may be unknown until the layer is called. Patches
+        that are already cut, (batch, patches, patch height * patch width * channels), in the order row, column, channel
+        -> (batch, patches, hidden_dim)
+
+    Raises:
+        ValueError: if a value is out of range; at build or call, unless `pad`, if an image is smaller than a patch or,
+            with `whole_patches`, not divisible by the patch size; if patches have another width than `patch_size`.
     """
 
-    usual_method = "align_corners"
-    size_name: str | None = None
-    name_in_files: str | None = None
+    own_checks = {"kernel_size": optional(checks.check_pair)}
 
-    @property
-    def resize_method(self) -> str:
-        """Return the method for tables from Keras files and for `keras_vit.resize`."""
-        return getattr(self, "resize", None) or self.usual_method
+    def __init__(
+        self,
+        patch_size: Size,
+        hidden_dim: int,
+        use_bias: bool = True,
+        pad: bool = False,
+        kernel_size: Size | None = None,
+        whole_patches: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.configure(patch_size=patch_size, hidden_dim=hidden_dim, use_bias=use_bias)
+        self.configure(pad=pad, kernel_size=kernel_size, whole_patches=whole_patches)
+        strides = {"strides": self.patch_size, "use_bias": use_bias}
+        stored = self.kernel_size or self.patch_size
+        self.projection = self.conv(self.hidden_dim, stored, "projection", "lecun_normal", **strides)
 
-    @property
-    def tables(self) -> list[keras.Variable]:
-        """Return the variables to resize."""
-        return self.weights
+    def build(self, input_shape):
+        if len(input_shape) == 3 and input_shape[2] is not None:
+            channels, rest = divmod(input_shape[2], math.prod(self.patch_size))
+            if rest or self.kernel_size not in (None, self.patch_size):
+                raise ValueError(
+                    "patches must have the width patch height * patch width * channels of the stored kernel; "
+                    f"got {input_shape[2]} and patch_size={self.patch_size}, kernel_size={self.kernel_size}"
+                )
+        else:
+            self.grid_size(input_shape)
+            channels = input_shape[3]
+        self.built_sides = tuple(input_shape[1:3])
+        self.projection.build((input_shape[0], None, None, channels))
 
-    def resized(self, variable: keras.Variable, table: np.ndarray, method: str, old_size: Any = None) -> np.ndarray:
-        """Return a table of this layer, resized from another size.
+    def call(self, images: Tensor, training: bool | None = None) -> Tensor:
+        if len(images.shape) == 3:
+            return self._tokens_of(images, ops.matmul, ops.reshape(self.projection.kernel, (-1, self.hidden_dim)))
+        images = self._fitting(images)
+        # TensorFlow's convolution of 0 images has other rows and columns
+        rows, columns = (side // step for side, step in zip(ops.shape(images)[1:3], self.patch_size, strict=True))
+        if is_on_gpu() and not training and self.kernel_size in (None, self.patch_size):
+            # Faster than cuDNN's convolution. Not in training, where XLA would then store the batch axis of all tokens
+            # last, and transpose them in every block.
+            height, width = (count * step for count, step in zip((rows, columns), self.patch_size, strict=True))
+            cells = cut_patches(images[:, :height, :width], (rows, columns))
+            return self.call(ops.reshape(cells, (-1, rows * columns, math.prod(cells.shape[2:]))))
+        return ops.reshape(self._project(images), (-1, rows * columns, self.hidden_dim))
+
+    def _fitting(self, images):
+        """Return the images, padded if `pad`; other images than those of `build` are checked."""
+        sides = ops.shape(images)[1:3]
+        if tuple(images.shape[1:3]) != self.built_sides:
+            self.grid_size(images.shape)
+        if self.pad:
+            bottom, right = (-side % step for side, step in zip(sides, self.patch_size, strict=True))
+            return ops.pad(images, ((0, 0), (0, bottom), (0, right), (0, 0)))
+        if None not in images.shape[1:3]:
+            return images
+        word, wrong = ("divisible by", ops.mod) if self.whole_patches else ("at least", ops.less)
+        message = f"image_size must be {word} patch_size {self.patch_size} (or embedding.pad=True)"
+        is_right = lambda: ops.equal(ops.cast(wrong(sides, self.patch_size), "int32"), 0)  # noqa: E731
+        return check_in_call(images, message, is_right, lambda: ops.stack(sides))
+
+    def _project(self, images):
+        if self.kernel_size in (None, self.patch_size):
+            return self.projection(images)
+        conv = functools.partial(ops.conv, strides=self.patch_size, padding="valid", data_format="channels_last")
+        kernel = resize_patch_kernel(ops.cast(self.projection.kernel, "float32"), self.patch_size)
+        return self._tokens_of(images, conv, kernel)
+
+    def _tokens_of(self, inputs, product, kernel):
+        tokens = product(ops.cast(inputs, self.compute_dtype), ops.cast(kernel, self.compute_dtype))
+        return tokens + ops.cast(self.projection.bias, self.compute_dtype) if self.use_bias else tokens
+
+    def grid_size(self, input_shape: tuple[int | None, ...]) -> tuple[int | None, int | None]:
+        """Return the (rows, columns) of the patch grid, None where they are unknown.
 
         Args:
-            variable: the table of this layer.
-            table: array, this table in a layer of another size.
-            method: resize method, see `resize_position_embedding`.
-            old_size: (rows, columns) of `table`, if the shape does not show it.
+            input_shape: shape of the images, (batch, height, width, channels).
 
         Raises:
-            ValueError: if the shape of `table` does not match its size.
+            ValueError: as the call.
         """
-        old, new = table.shape[-2], variable.shape[-2]
-        return resize_position_embedding(table, (old, 1), (new, 1), 0, method)
+        known_map(self, input_shape, sides=False)
+        known = [(side, step) for side, step in zip(input_shape[1:3], self.patch_size, strict=True) if side is not None]
+        if not self.pad and known:
+            sides, steps = zip(*known, strict=True)
+            checks.check_divisible("image_size", sides, "patch_size", steps, self.whole_patches)
+        return count_patches(input_shape[1:3], self.patch_size, self.pad)
 
-    def resize_from(self, other: Self, method: str | None = None) -> None:
-        """Copy the tables from the same layer of a model for another image size.
+    def compute_output_shape(self, input_shape):
+        if len(input_shape) == 3:
+            return (*input_shape[:2], self.hidden_dim)
+        rows, columns = self.grid_size(input_shape)
+        return (input_shape[0], rows and columns and rows * columns, self.hidden_dim)
 
-        Args:
-            other: the layer, built for that size.
-            method: resize method, see `resize_position_embedding`; None means `resize_method`.
-        """
-        old_size = self.size_name and getattr(other, self.size_name)
-        method = method or self.resize_method
-        for variable, table in zip(self.tables, other.tables, strict=True):
-            variable.assign(self.resized(variable, ops.convert_to_numpy(table), method, old_size))
 
-    def save_own_variables(self, store):
-        super().save_own_variables(store)
-        if self.size_name and self.tables:
-            store[self.name_in_files] = np.array(getattr(self, self.size_name))
+@keras.saving.register_keras_serializable(package="keras_vit")
+class ClassToken(Layer):
+    """Prepend learned class tokens and register tokens to the patch tokens.
 
-    def load_own_variables(self, store):
-        old_size = None
-        if self.size_name:
-            if not self.tables or self.name_in_files not in store.keys():
-                super().load_own_variables(store)
-                return
-            old_size = tuple(int(side) for side in np.asarray(store[self.name_in_files]))
-        for index, variable in enumerate(self.tables):
-            variable.assign(self.resized(variable, np.asarray(store[str(index)]), self.resize_method, old_size))
+    The class token is x_class of Eq. 1 in arXiv 2010.11929; registers are those of arXiv 2309.16588. The order of the
+    output is class tokens, registers, patch tokens. Class tokens start at zero, as in the official code. Registers
+    start at N(0, 0.02), because equal registers would stay equal.
+
+    Args:
+        num_class_tokens: number of learned class tokens; 0 for a model that pools its patch tokens and only adds
+            registers.
+        num_registers: number of learned register tokens.
+
+    Shapes:
+        (batch, tokens, dim) -> (batch, num_class_tokens + num_registers + tokens, dim)
+
+    Raises:
+        ValueError: if both numbers are 0 or a value is out of range.
+    """
+
+    def __init__(self, num_class_tokens: int = 1, num_registers: int = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.configure(num_class_tokens=num_class_tokens, num_registers=num_registers)
+        if not self.num_class_tokens + self.num_registers:
+            raise ValueError("num_class_tokens + num_registers must be at least 1; got 0 + 0")
+
+    def build(self, input_shape):
+        if self.num_class_tokens:
+            shape = (1, self.num_class_tokens, input_shape[-1])
+            self.class_token = self.add_weight(name="class_token", shape=shape, initializer="zeros")
+        if self.num_registers:
+            self.registers = self.normal_weight("registers", (1, self.num_registers, input_shape[-1]))
+
+    def call(self, tokens: Tensor) -> Tensor:
+        learned = [self.class_token] if self.num_class_tokens else []
+        learned += [self.registers] if self.num_registers else []
+        # adding zeros broadcasts to the batch; LiteRT may lose a batch size that is computed at run time
+        nothing = ops.zeros_like(tokens[:, :1])
+        return ops.concatenate([*(nothing + ops.cast(token, tokens.dtype) for token in learned), tokens], axis=1)
+
+    def compute_output_shape(self, input_shape):
+        batch, tokens, dim = input_shape
+        added = self.num_class_tokens + self.num_registers
+        return (batch, None if tokens is None else tokens + added, dim)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -223,7 +331,7 @@ class AddPositionEmbs(ResizedTables):
             return self._joined(x, y)
         y, x, new_rows, new_columns = ops.unstack(ops.cast(coordinates, "float32"), 4, axis=-1)
         if self.position_embedding in SINCOS_FORMS:
-            return _sincos(x, y, self.built_dim, self.position_embedding)
+            return sincos(x, y, self.built_dim, self.position_embedding)
         is_same = ops.logical_and(ops.equal(new_rows, rows), ops.equal(new_columns, columns))
         if self.square_positions:
             new_rows = new_columns = ops.maximum(new_rows, new_columns)
@@ -258,27 +366,3 @@ class AddPositionEmbs(ResizedTables):
         if variable.name == "embedding":
             return resize_position_embedding(table, old_size, self.built_grid, self.num_class_tokens, method)
         return table if variable.name == "class_rows" else super().resized(variable, table, method)
-
-
-# form of a fixed table -> what is taken from the number of frequencies in their exponents
-SINCOS_FORMS = {"sincos2d": 1, "sincos2d_mae": 0}
-
-
-def sincos2d_table(grid_size, dim, form="sincos2d"):
-    """Return the fixed 2-D table (rows * columns, dim): [sin x, cos x, sin y, cos y] of x = column, y = row.
-
-    Frequencies are 10000^(-i / (dim / 4 - 1)) for i = 0 ... dim / 4 - 1, as in MoCo-v3 and big_vision, or
-    10000^(-i / (dim / 4)) in the form of MAE.
-    """
-    if dim % 4 or dim < 8:
-        raise ValueError(f"position_embedding={form!r} needs a width of at least 8 divisible by 4; got {dim}")
-    y, x, *_ = patch_coordinates(*grid_size).T
-    return _sincos(x, y, dim, form).astype("float32")
-
-
-def _sincos(x, y, dim, form):
-    xp = array_module(x)
-    frequencies = 10000.0 ** -(np.arange(dim // 4) / (dim // 4 - SINCOS_FORMS[form]))
-    frequencies = frequencies if xp is np else frequencies.astype("float32")
-    x, y = x[..., None] * frequencies, y[..., None] * frequencies
-    return xp.concatenate([xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)], axis=-1)

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_vit.layers.sequences import PADDING, PatchPlaces, RepeatedPrefix
+from keras_vit.layers.patches import PADDING, PatchPlaces, RepeatedPrefix
 
 COORDINATES = np.array([[(0, 0, 1, 2, 0), (0, 1, 1, 2, 0), (0, 0, 1, 1, 1), PADDING]], "int32")
 
