@@ -1,6 +1,7 @@
 """The models of the demo, including a small ViT for handwritten digits that needs no weights."""
 
 import contextlib
+import pathlib
 
 import keras
 import numpy as np
@@ -13,6 +14,8 @@ from keras_vit.models import VisionTransformer
 from keras_vit.zoo import create_model, list_models, list_weights
 
 DIGITS = "ViT-digits"
+# the example images, drawn by docs/generate/scenes.py
+SCENES = ("balloon", "soccer ball", "mushroom", "umbrella", "wall clock", "street sign", "jack-o'-lantern")
 _TRAINED_HERE = "trained here"
 _DIGIT_SIZE = (8, 8)  # of scikit-learn's images
 _DIGIT_FILE = "ViT-digits-1.keras"  # raise the number when the training below changes
@@ -124,6 +127,12 @@ def example_digits():
     for element in held_out.dataset.as_numpy_iterator():
         found.setdefault(held_out.class_names[element["label"]], element["image"])
     return dict(sorted(found.items()))
+
+
+def example_scenes():
+    """Return drawings of objects of ImageNet: dict from the name of the object to uint8 (360, 480, 3)."""
+    folder = pathlib.Path(__file__).with_name("scenes")
+    return {name: np.asarray(Image.open(folder / f"{name}.png")) for name in SCENES}
 
 
 def digit_image(image):

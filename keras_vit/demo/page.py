@@ -10,7 +10,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before the import,
 import gradio as gr
 
 from keras_vit import checks
-from keras_vit.demo import looks, models, scenes
+from keras_vit.demo import looks, models
 
 _HINT = "Pick an image, or drop one of your own."
 _MISTAKES = (ValueError, TypeError, OSError, ImportError)  # errors whose message is shown on the page
@@ -103,7 +103,7 @@ class _Handlers:
     def _examples(self, name, weights):
         if self._offers.reads_digits(name, weights):
             return models.example_digits()
-        return {name: scenes.draw_scene(name) for name in scenes.SCENES}
+        return models.example_scenes()
 
     def _show(self, name, weights, image):
         model = self._offers.open(name, weights, gr.Info)

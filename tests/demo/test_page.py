@@ -8,7 +8,7 @@ import pytest
 from page_models import NAME, small_digit_model
 
 import keras_vit
-from keras_vit.demo import models, scenes, server
+from keras_vit.demo import models, server
 from keras_vit.demo.models import Offers
 
 pytestmark = pytest.mark.docs
@@ -109,7 +109,7 @@ def test_errors_are_shown_as_text(handlers, tmp_path):
 def test_another_model_brings_its_weights_and_examples(handlers):
     weights, gallery, *results = handlers.change_model("ViT-B_32")
     assert weights.value == "imagenet21k+imagenet2012" and results[0] == page._HINT and results[-1] is None
-    assert [part["caption"] for part in gallery.value] == list(scenes.SCENES) and gallery.columns == 4
+    assert [part["caption"] for part in gallery.value] == list(models.SCENES) and gallery.columns == 4
     with pytest.raises(gr.Error, match="Model must be one of"):
         handlers.change_model("/etc/passwd")
 

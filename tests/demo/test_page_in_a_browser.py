@@ -22,8 +22,7 @@ from PIL import Image
 
 import keras_vit
 import keras_vit_command
-from keras_vit.demo.models import digit_image, example_digits
-from keras_vit.demo.scenes import SCENES
+from keras_vit.demo.models import SCENES, digit_image, example_digits
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 PATIENCE = 90  # seconds; a busy machine is slow, and nothing here waits longer than it must

@@ -1,9 +1,15 @@
-"""Draw the example images: one clear object each, of ImageNet's classes; public domain (CC0 1.0)."""
+"""The example images of the demo page: `python docs/generate/scenes.py` draws them into keras_vit/demo/scenes/.
+
+Each has one clear object, of ImageNet's classes; public domain (CC0 1.0).
+"""
 
 import math
+import pathlib
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
+
+FOLDER = pathlib.Path(__file__).parents[2] / "keras_vit" / "demo" / "scenes"
 
 _WIDTH, _HEIGHT = 480, 360  # pixels of a scene
 _FINE = 2  # scenes are drawn this many times larger and then averaged, which smooths the edges
@@ -145,3 +151,7 @@ SCENES = {
     "street sign": (_street_sign, *_SKY),
     "jack-o'-lantern": (_jack_o_lantern, (20, 20, 40), (50, 35, 30)),
 }
+
+if __name__ == "__main__":
+    for scene in SCENES:
+        Image.fromarray(draw_scene(scene)).save(FOLDER / f"{scene}.png", optimize=True)
