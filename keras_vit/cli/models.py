@@ -6,9 +6,7 @@ import warnings
 import keras
 
 import keras_vit
-from keras_vit import checks
 from keras_vit.checkpoints.description import describe
-from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.models.base import ImageModel
 from keras_vit.models.encoder import described
@@ -17,7 +15,6 @@ from keras_vit.zoo import variant_name
 _SAVED = ".keras"
 _ARCHITECTURE = ("image_size", "classes", "gelu", "epsilon")
 _IMAGES = ("resize", "crop", "interpolation", "rounding", "mean", "std")
-_DEFAULT_SIZE = 224
 
 
 def open_model(args):
@@ -25,7 +22,7 @@ def open_model(args):
     model = build_model(args, needs_weights=True)
     if given(args, _IMAGES):
         is_assumed = model.preprocessing_source == "assumed" and None in (args.mean, args.std)
-        model.preprocessing = change_preprocessing(model.preprocessing, model.preprocessing.image_size, args)
+        model.preprocessing = change_preprocessing(model.preprocessing, args)
         if is_assumed:  # mean and std are still assumed
             model.assume_preprocessing()
     return model
@@ -56,29 +53,24 @@ def build_model(args, needs_weights=False):
         args.model = variant_name(option, args.model)
     except ValueError as error:
         raise ValueError(f"{error}; or a {_SAVED} file") from error
-    if args.weights is not None:
-        # Download the file if necessary, and use the classes of its head; a file without a head leaves the default.
-        size = checks.check_pair("--image-size", changes.get("image_size", _DEFAULT_SIZE))
-        classes = describe(open_checkpoint(fetch(locate(args.weights, args.model, size)))).classes
-        changes = {**({"classes": classes} if classes else {}), **changes}
-    elif needs_weights:
+    if args.weights is None and needs_weights:
         raise ValueError(
             f"--weights must be given with --model {args.model}: a file, or a name from keras-vit list --weights"
         )
     return keras_vit.create_model(args.model, weights=args.weights, **changes)
 
 
-def change_preprocessing(preprocessing, image_size, args):
+def change_preprocessing(preprocessing, args):
     """Return the `Preprocessing` with the changes of `--resize`, `--crop` and so on.
 
     Args:
-        preprocessing: `Preprocessing` of the model.
-        image_size: (height, width) of the model, which the result must have.
+        preprocessing: `Preprocessing` of the model; the result must have the same image size.
         args: parsed arguments.
 
     Raises:
         ValueError: if the result has another size, or a value is out of range.
     """
+    image_size = preprocessing.image_size
     changes = given(args, ("crop", "interpolation", "rounding", "mean", "std"))
     if args.resize is not None:
         is_exact = args.crop is None and args.resize == image_size

@@ -132,15 +132,15 @@ class TestPredict:
 )
 def test_resize_and_crop(words, size, crop):
     args = parser.parse(["predict", "cat.jpg", *SAVED, *words])
-    changed = change_preprocessing(Preprocessing(size=16), (16, 16), args)
+    changed = change_preprocessing(Preprocessing(size=16), args)
     assert (changed.size, changed.crop) == (size, crop)
 
 
 def test_one_mean_serves_every_channel():
     args = parser.parse(["predict", "cat.jpg", *SAVED, "--mean", "0.25", "--std", "2"])
     grey = Preprocessing(size=16, mean=(0.5,), std=(0.5,))
-    assert change_preprocessing(grey, (16, 16), args) == grey.replace(mean=(0.25,), std=(2.0,))
-    colour = change_preprocessing(Preprocessing(size=16), (16, 16), args)
+    assert change_preprocessing(grey, args) == grey.replace(mean=(0.25,), std=(2.0,))
+    colour = change_preprocessing(Preprocessing(size=16), args)
     assert (colour.mean, colour.std) == ((0.25,) * 3, (2.0,) * 3)
 
 
