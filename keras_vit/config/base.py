@@ -5,10 +5,10 @@ dataclasses that convert to a plain dict and back.
 """
 
 import dataclasses
+import functools
 import string
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import field
-from functools import partial
 from typing import Any, ClassVar, Self
 
 import keras
@@ -35,7 +35,7 @@ def one_of(choices: Collection[Any]) -> Check:
     Args:
         choices: the valid values.
     """
-    return partial(checks.check_choice, choices=choices)
+    return functools.partial(checks.check_choice, choices=choices)
 
 
 def optional(check: Check) -> Check:
@@ -68,9 +68,10 @@ _NAMES: dict[Check, str] = {
     checks.check_integer: "bottleneck_dim channels classes context_length embed_dim epochs filters hidden_dim "
     "images_per_sequence map_heads map_mlp_dim max_tokens mlp_dim neck num_blocks num_heads num_layers num_units "
     "out_dim projection projection_dim representation_size steps_per_epoch strides vocab_size width window_size",
-    partial(checks.check_integer, minimum=0): "freeze_epochs index num_class_tokens num_prefix_tokens num_registers "
-    "token_merging warmup_epochs",
-    optional(partial(checks.check_integer, minimum=0)): "seed",
+    functools.partial(
+        checks.check_integer, minimum=0
+    ): "freeze_epochs index num_class_tokens num_prefix_tokens num_registers token_merging warmup_epochs",
+    optional(functools.partial(checks.check_integer, minimum=0)): "seed",
     checks.check_integers: "depths prediction_shape stage_sizes",
     checks.check_indices: "global_blocks",
     checks.check_pair: "crop grid_size image_size kernel_size patch_size position_grid reference_grid size",
@@ -118,12 +119,10 @@ class Config:
     rule_hint: ClassVar[str] = ""  # added to the error of a broken rule; {0} is the first field that it shows
 
     def __post_init__(self):
-        for one in dataclasses.fields(self):
-            value = getattr(self, one.name)
-            if value is not None or one.default is not None:
-                check = one.metadata.get("about", About()).check or self.own_checks.get(one.name)
-                check = check or ARGUMENTS.get(one.name) or _OF_TYPE[one.type]
-                self._set(**{one.name: check(one.name, value)})
+        for name, default, check in _checks_of(type(self)):
+            value = getattr(self, name)
+            if value is not None or default is not None:
+                self._set(**{name: check(name, value)})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as a dict of JSON values.
@@ -207,6 +206,16 @@ class Config:
             got = ", ".join(f"{name}={checks.quoted(self.field(name))}" for name in names)
             rule = rule.replace("{", "").replace("}", "")
             raise ValueError(f"{rule}; got {got}{self.rule_hint.format(*names)}")
+
+
+@functools.cache
+def _checks_of(config_class):
+    """Return the name, the default and the check of each field."""
+    found = []
+    for one in dataclasses.fields(config_class):
+        check = one.metadata.get("about", About()).check or config_class.own_checks.get(one.name)
+        found.append((one.name, one.default, check or ARGUMENTS.get(one.name) or _OF_TYPE[one.type]))
+    return found
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
