@@ -65,8 +65,8 @@ from keras_vit.models import (
 )
 from keras_vit.zeroshot import TextEncoder, zero_shot
 from keras_vit.zoo import CONSTRUCTORS as _CONSTRUCTORS
+from keras_vit.zoo import Description, create_model, describe, list_models, list_weights, load
 from keras_vit.zoo import constructor as _constructor
-from keras_vit.zoo import create_model, list_models, list_weights, load
 
 _logs.set_up()
 

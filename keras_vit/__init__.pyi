@@ -57,7 +57,9 @@ from keras_vit.training import train as train
 from keras_vit.training.distribution import distribution as distribution
 from keras_vit.zeroshot import TextEncoder as TextEncoder
 from keras_vit.zeroshot import zero_shot as zero_shot
+from keras_vit.zoo import Description as Description
 from keras_vit.zoo import create_model as create_model
+from keras_vit.zoo import describe as describe
 from keras_vit.zoo import list_models as list_models
 from keras_vit.zoo import list_weights as list_weights
 from keras_vit.zoo import load as load

@@ -1,11 +1,9 @@
 """load_masked_autoencoder: build the masked autoencoder that a file holds, encoder and decoder."""
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit.checkpoints.decoder import describe_decoder
-from keras_vit.checkpoints.foreign_names import find_foreign
+from keras_vit.checkpoints.decoder import read_decoder
 from keras_vit.checkpoints.load import read_ahead
 from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.match import make_plan
@@ -52,18 +50,16 @@ def load_masked_autoencoder(
         ValueError: if the file has no decoder, is damaged or a pickle, or an array is missing, unexpected or of another
             shape; also as `keras_vit.load`.
     """
-    foreign = find_foreign(os.fspath(source)) if not os.path.exists(source) else None
-    path = fetch(locate(source if foreign is None else foreign.weights, "", None))
     given = {"mask_ratio": mask_ratio, "norm_pixels": norm_pixels, "seed": seed, "name": name}
-    description, settings = describe_decoder(open_checkpoint(path))
+    evidence, settings = read_decoder(open_checkpoint(fetch(locate(source))))
     sizes = decoder.to_dict() if isinstance(decoder, DecoderConfig) else decoder or {}
     settings["decoder"] = ARGUMENTS["decoder"]("decoder", {**settings["decoder"], **sizes})
     settings |= {argument: value for argument, value in given.items() if value is not None}
-    if description.checkpoint.config is None:  # names and shapes are also those of other families
+    if evidence.checkpoint.config is None:  # names and shapes are also those of other families
         arguments = {"variant": "mae", **arguments}
-    encoder = load(path if foreign is None else source, **arguments)
+    encoder = load(source, **arguments)
     model, pending = build_deferred(lambda: MaskedAutoencoder(encoder, **settings))
-    plan = make_plan(model.get_layer("decoder"), description)
+    plan = make_plan(model.get_layer("decoder"), evidence)
     initialise(pending, read_ahead(plan.values, [id(variable) for variable in pending if id(variable) in plan.values]))
     LOGGER.info(f"Its decoder: {len(plan.report.used)} arrays, {model.decoder}, norm_pixels={model.norm_pixels}")
     return model

@@ -19,6 +19,7 @@ class Family:
     """A published family of Vision Transformers: a section of families.toml.
 
     Attributes:
+        name: its key, such as `"dinov2"`.
         title: its name, such as `"DINOv2"`.
         source: publication.
         licence: licence of the weights.
@@ -27,6 +28,7 @@ class Family:
         config: fields of `ViTConfig` that all variants share, nested as in `ViTConfig.to_dict()`.
     """
 
+    name: str
     title: str
     source: str
     licence: str
@@ -78,7 +80,7 @@ class Variant:
 
 
 FAMILIES: dict[str, Family] = {
-    name: Family(**{**section, "preprocessing": Preprocessing(**section["preprocessing"])})
+    name: Family(**{"name": name, **section, "preprocessing": Preprocessing(**section["preprocessing"])})
     for name, section in read_toml("families.toml").items()
 }
 

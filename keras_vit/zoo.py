@@ -1,39 +1,32 @@
 """The constructors of the named variants, `create_model`, and `load`, which finds the variant of a file."""
 
-import contextlib
 import dataclasses
 import fnmatch
 import functools
 import inspect
-import os
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from keras_vit import checks
-from keras_vit.checkpoints.architecture import shown_fields
-from keras_vit.checkpoints.description import describe
+from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.foreign_names import find_foreign, foreign_names
-from keras_vit.checkpoints.hub import PREFIX
-from keras_vit.checkpoints.load import load_weights, load_whole, note_on, read_ahead
-from keras_vit.checkpoints.locate import fetch, locate
-from keras_vit.checkpoints.match import RESIZE_CHOICES, WeightsMismatch, make_plan
+from keras_vit.checkpoints.load import build_loaded, load_whole
+from keras_vit.checkpoints.locate import Located, fetch, locate
+from keras_vit.checkpoints.match import RESIZE_CHOICES, make_plan
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import BEST, aliases_of, list_releases
-from keras_vit.checkpoints.releases.release import label_set
-from keras_vit.compat.initial_values import build_at_once, build_deferred, initialise
-from keras_vit.config import ImageConfig, Preprocessing, ViTConfig
+from keras_vit.checkpoints.resolve import resolve, suited
+from keras_vit.compat.initial_values import build_at_once, build_deferred
+from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.base import NESTED, flattened
-from keras_vit.identify import candidates, identify, own_size, suited
-from keras_vit.logs import LOGGER
 from keras_vit.models import MODELS, build_model
 from keras_vit.models.base import ImageModel
 from keras_vit.models.derived import or_for_any_size
 from keras_vit.typing import Pair, PathLike, Size
-from keras_vit.variants import DESIGN, FAMILIES, VARIANTS
+from keras_vit.variants import DESIGN, FAMILIES, VARIANTS, Variant
 
 _SIZES = ("auto", "file", "any", "native")
-_WIDTHS = ("hidden_dim", "mlp_dim", "embed_dim")  # fields of an architecture that appear as sizes of its weight arrays
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -130,38 +123,27 @@ def create_model(
         FileNotFoundError: if the weights file does not exist.
     """
     foreign = find_foreign(variant)
-    variant, arguments = variant_name("variant", variant), dict(arguments)
-    if checks.check_flag("pretrained", pretrained) and weights is not None:
-        raise ValueError(f"pretrained=True chooses the weights, so weights must be None; got {weights!r}")
-    if foreign is not None:
-        arguments = {**foreign.arguments, **arguments}
-        weights = foreign.weights if pretrained else weights
-        image_size = foreign.image_size if image_size == "auto" else image_size
-    else:
-        weights = next(iter(list_weights(variant)), BEST) if pretrained else weights
-        if isinstance(weights, str) and weights.startswith(PREFIX) and (foreign := find_foreign(weights)) is not None:
-            arguments = {**foreign.arguments, **arguments}  # such as the GELU of timm
+    variant = variant_name("variant", variant)
     row = VARIANTS[variant]
     _check_arguments(constructor_name(variant), arguments, _signature(variant).parameters, row.config_class)
-    arguments = flattened(arguments)
-    is_of_file = isinstance(image_size, str) and checks.check_choice("image_size", image_size, _SIZES) == "file"
-    image_size = row.image_size if isinstance(image_size, str) else image_size
+    if checks.check_flag("pretrained", pretrained):
+        if weights is not None:
+            raise ValueError(f"pretrained=True chooses the weights, so weights must be None; got {weights!r}")
+        weights = foreign.weights if foreign else next(iter(list_weights(variant)), BEST)
+    size = foreign.image_size if foreign and image_size == "auto" else _size(image_size, row.image_size)
+    fields = {**(foreign.arguments if foreign else {}), **flattened(arguments)}
+    found = Located() if weights is None else locate(weights, variant, size or row.image_size)
+    fields = {**found.arguments, **fields}
+    config = row.config(image_size=size or row.image_size, **fields)  # checked before anything is downloaded
     if weights is None:
-        config = row.config(image_size=image_size, **arguments)
-        about = {"preprocessing": preprocessing or suited(config, row.preprocessing), "labels": labels, "name": name}
+        preprocessing = preprocessing or suited(config, row.preprocessing)
+        about = {"preprocessing": preprocessing, "labels": labels, "name": name}
         return build_at_once(lambda: build_model(config, **about))
-    found = locate(weights, variant, image_size)
-    arguments = {**(found.release.arguments if found.release else {}), **arguments}
-    config = row.config(image_size=image_size, **arguments)  # checks the arguments before anything is downloaded
-    description = describe(open_checkpoint(fetch(found)), config.family)
-    config = config.replace(image_size=own_size(description, config)) if is_of_file else config
-    preprocessing = preprocessing or suited(config, (found.release or description).preprocessing, row.preprocessing)
-    about = {"preprocessing": preprocessing, "labels": labels, "name": name}
-    followed, notes = description.follow(config, row.architecture, arguments, _known(row))
-    try:
-        return _loaded(followed, description, notes, about, labels=_labels(followed, description, found.release))
-    except WeightsMismatch as error:
-        raise _mismatch(error, variant, arguments, config, description) from None
+    evidence = read_evidence(open_checkpoint(fetch(found)), config.family)
+    if not evidence.heads:  # a file without a head gets a new one
+        fields = {"include_top": config.include_top, **fields}
+    resolved = resolve(evidence, variant, {"image_size": size, **fields}, found.release)
+    return build_loaded(resolved, evidence, preprocessing=preprocessing, labels=labels, name=name)
 
 
 @or_for_any_size
@@ -208,102 +190,96 @@ def load(
             argument to pass).
     """
     checks.check_choice("resize", resize, RESIZE_CHOICES)
-    foreign = find_foreign(os.fspath(source)) if isinstance(source, (str, os.PathLike)) else None
-    if foreign is not None and not os.path.exists(source):
-        variant, source = variant or foreign.variant, foreign.weights
-        arguments = {**foreign.arguments, **arguments}
-        image_size = foreign.image_size if image_size == "auto" else image_size
-    if isinstance(image_size, str) and checks.check_choice("image_size", image_size, _SIZES):
-        image_size = cast(Any, None)  # the file's own
-    if isinstance(source, str) and not (os.path.exists(source) or source.startswith(PREFIX) or "." in source):
-        raise FileNotFoundError(
-            "source must be a file, a folder, hf://org/repo or a name of timm or of the Hugging Face hub "
-            f"(create_model takes our names); got {source!r}"
-        )
-    path = fetch(locate(source, "", image_size))
-    about: dict[str, Any] = {"preprocessing": preprocessing, "labels": labels, "name": name}
+    path, variant, fields = _found(source, variant, image_size, arguments)
+    about = {"preprocessing": preprocessing, "labels": labels, "name": name}
     if str(path).endswith(".keras"):
-        given = {"resize": None if resize == "auto" else resize, "image_size": image_size, **flattened(arguments)}
-        return load_whole(path, {"variant": variant, **about, **given})
-    description = describe(open_checkpoint(path))
-    if variant is not None and variant not in FAMILIES:
-        variant = variant_name("variant", variant)
-    whole = description.model if description.model and variant in (None, description.model.name) else None
-    if whole is None and (description.family != ViTConfig.family or description.names is None):
-        fitting = [variant] if variant else _fitting_variants(description, image_size)
-        if not fitting:
-            raise ValueError(f"{str(path)!r} must hold the weights of a variant in list_models(); its arrays fit none")
-        model = create_model(fitting[0], weights=path, image_size=image_size or "file", **about, **arguments)
-        if resize != "auto":
-            load_weights(model, path, resize=resize)
-        return model
-    config_class = type(whole) if whole else ViTConfig
-    _check_arguments("load", arguments, config_class.__dataclass_fields__, config_class)
-    config, usual, notes = identify(description, variant, flattened({"image_size": image_size, **arguments}))
-    about["preprocessing"] = preprocessing or suited(config, description.preprocessing, usual and usual.preprocessing)
-    return _loaded(config, description, notes, about, resize, _labels(config, description, None))
+        return load_whole(path, {"variant": variant, "resize": None if resize == "auto" else resize, **about, **fields})
+    evidence, resolved = _read("load", path, variant, fields)
+    return build_loaded(resolved, evidence, resize, **about)
 
 
-def _loaded(config, description, notes, about, resize="auto", labels=(None, ())):
-    """Return a model with the weights of a described file, and log the report.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Description:
+    """Describe what a weights file holds, without its weights.
+
+    Attributes:
+        variant: name of the variant that it belongs to, None if its sizes are not published.
+        family: name of the published family, None for models of the paper and plain ones.
+        licence: licence of the published weights of the family, or None.
+        layout: whose names its arrays have, such as `timm`.
+        config: config of the model that `load` builds.
+        sources: dict from fields of the config to what their values are from.
+        unused: dict from the names of arrays that `load` does not read to the reason.
+        preprocessing: `Preprocessing` of its images, None if nothing states it.
+        labels: class names of its head, or None.
+        notes: tuple of strings, such as what else fits.
+    """
+
+    variant: str | None
+    family: str | None
+    licence: str | None
+    layout: str
+    config: ImageConfig
+    sources: Mapping[str, str]
+    unused: Mapping[str, str]
+    preprocessing: Preprocessing | None
+    labels: tuple[str, ...] | None
+    notes: tuple[str, ...]
+
+
+def describe(source: PathLike, *, variant: str | None = None, **arguments: Any) -> Description:
+    """Return what a file or repository holds, without reading its weights.
 
     Args:
-        config: its config.
-        description: `Description` of the file.
-        notes: strings for the report.
-        about: further arguments of the model.
-        resize: see `load_weights`.
-        labels: labels of the head of the file and notes about them, see `_labels`.
+        source: as in `load`.
+        variant: as in `load`.
+        **arguments: fields of the config, as in `load`, also `image_size`.
+
+    Raises:
+        FileNotFoundError, TypeError, ValueError: as `load`.
     """
-    model, pending = build_deferred(lambda: build_model(config, **about))
-    plan = make_plan(model, description, resize)
-    initialise(pending, read_ahead(plan.values, [id(variable) for variable in pending if id(variable) in plan.values]))
-    note_on(plan, model)
-    if about["labels"] is None and plan.head_loaded:
-        model.labels, assumption = labels
-        notes += assumption
-    LOGGER.info(dataclasses.replace(plan.report, notes=plan.report.notes + notes))
-    return model
-
-
-def _known(row):
-    """Return the fields whose value is known of a variant's family, whatever the names in the file."""
-    return tuple(row.defaults) if row.family else ()
-
-
-def _fitting_variants(description, image_size):
-    """Return the names of the variants that a file fits. Swins and others are built to find out, without weights."""
-    if description.names is not None and description.family == ViTConfig.family:
-        return candidates(shown_fields(description.names, description.entries, description.grid_size))
-    fitting, sides = [], {side for entry in description.entries.values() for side in entry.shape}
-    for name, row in VARIANTS.items():
-        widths = {row.architecture[name] for name in _WIDTHS if name in row.architecture}
-        if row.config_class.family == description.family and widths <= sides:  # avoids building most variants
-            with contextlib.suppress(ValueError):  # also raised if the patch size does not divide the image size
-                config = row.config(image_size=image_size or row.image_size)
-                followed, _ = description.follow(config, row.architecture, {}, _known(row))
-                model, _ = build_deferred(functools.partial(build_model, followed))
-                make_plan(model, description)
-                fitting.append(name)
-    return fitting
-
-
-def _mismatch(error, variant, arguments, config, description):
-    """Return the error for a file that does not fit the model; the message names the variants that it fits, if any."""
-    try:
-        fitting = _fitting_variants(description, config.fixed_size)
-    except ValueError:
-        return error
-    if variant in fitting and (arguments or len(fitting) == 1):
-        given = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-        return ValueError(f"{error}\n{variant} fits this file without one or more of the arguments {given}")
-    fitting = [name for name in fitting if name != variant]
-    if not fitting:
-        return error
-    return ValueError(
-        f"{str(error.path)!r} holds the weights of {' or '.join(fitting)}, not of {variant}: "
-        f"{len(error.problems)} differences, such as {error.problems[0].strip(' -!+')}"
+    path, variant, fields = _found(source, variant, arguments.pop("image_size", "auto"), arguments)
+    evidence, resolved = _read("describe", path, variant, fields)
+    model, _ = build_deferred(lambda: build_model(resolved.config))
+    report = make_plan(model, evidence).report
+    row = resolved.table
+    family = FAMILIES.get(row.family or "") if isinstance(row, Variant) else row
+    return Description(
+        variant=row.name if isinstance(row, Variant) else None,
+        family=None if family is None else family.name,
+        licence=None if family is None else family.licence,
+        layout=evidence.layout,
+        config=resolved.config,
+        sources=resolved.sources,
+        unused=report.unused,
+        preprocessing=resolved.preprocessing,
+        labels=resolved.labels if evidence.heads else None,
+        notes=(*report.notes, *resolved.notes),
     )
+
+
+def _found(source, variant, image_size, arguments):
+    """Return the path of a file, its variant, and the fields that the user and its name set."""
+    found = locate(source)
+    if found.foreign is not None:
+        variant, arguments = variant or found.foreign.variant, {**found.arguments, **arguments}
+        image_size = found.foreign.image_size if image_size == "auto" else image_size
+    return fetch(found), variant, {"image_size": _size(image_size, None), **flattened(arguments)}
+
+
+def _read(function, path, variant, fields):
+    """Return the `Evidence` of a file and what it holds."""
+    evidence = read_evidence(open_checkpoint(path))
+    _check_arguments(function, fields, evidence.config_class.__dataclass_fields__, evidence.config_class)
+    variant = variant if variant is None or variant in FAMILIES else variant_name("variant", variant)
+    return evidence, resolve(evidence, variant, fields)
+
+
+def _size(image_size, usual):
+    """Return the image size that the user gives, `usual` for `auto`, None for that of the file."""
+    if not isinstance(image_size, str):
+        return image_size
+    return usual if checks.check_choice("image_size", image_size, _SIZES) == "auto" else None
 
 
 def _check_arguments(function, arguments, known, config_class):
@@ -331,18 +307,6 @@ def _signature(variant):
             annotation = Size if field.type == Pair else field.type
             parameters.append(inspect.Parameter(field.name, keyword, default=default, annotation=annotation))
     return inspect.Signature(parameters, return_annotation=MODELS[row.config_class])
-
-
-def _labels(config, description, release):
-    """Return the labels of a loaded head, and a note if they are assumed."""
-    if release is not None and release.labels is not None:
-        return release.labels, ()
-    if description.labels is not None and len(description.labels) == config.classes:
-        return description.labels, ()
-    imagenet = label_set("imagenet2012")
-    if release is None and description.layout != "keras" and config.classes == len(imagenet):
-        return imagenet, ("1000 classes: the labels are assumed to be those of ImageNet-2012",)
-    return None, ()
 
 
 @functools.cache

@@ -6,9 +6,10 @@ import numpy as np
 
 import keras_vit
 from keras_vit.checkpoints import names, save
-from keras_vit.checkpoints.description import describe
 from keras_vit.checkpoints.entries import Checkpoint, Entry
+from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.names.rules import theirs_shape
+from keras_vit.checkpoints.resolve import resolve
 from keras_vit.compat.graph import owned_variables
 from keras_vit.compat.initial_values import build_deferred
 
@@ -38,4 +39,10 @@ def file_of(name, library, **arguments):
     shapes = {key: tuple(shape) for key, shape in shapes.items()}
     zeros = {key: np.broadcast_to(np.float32(0), shape) for key, shape in shapes.items()}  # they take no memory
     entries = {key: Entry(key, zero.shape, "F32", lambda zero=zero: zero) for key, zero in zeros.items()}
-    return model.config, describe(Checkpoint(pathlib.Path(name), "safetensors", entries, {}))
+    return model.config, read_evidence(Checkpoint(pathlib.Path(name), "safetensors", entries, {}))
+
+
+def resolved(evidence, variant, arguments):
+    """Return the config, the row of the table and the notes of what a file holds."""
+    found = resolve(evidence, variant, arguments)
+    return found.config, found.table, found.notes

@@ -242,8 +242,8 @@ class TestWeightsOfAnotherModel:
     @pytest.mark.parametrize(
         ("variant", "problem"),
         [
-            ("wide", "18 differences, such as embedding/kernel: shape .* needs"),
-            ("deep", "12 differences, such as missing"),
+            ("wide", "hidden_dim is 8, not 16"),
+            ("deep", "num_layers is 1, not 2"),
         ],
     )
     def test_the_error_names_the_models_that_they_fit(self, tiny, variant, problem):
@@ -252,7 +252,7 @@ class TestWeightsOfAnotherModel:
             keras_vit.create_model(variant, weights=tiny, **SMALL)
 
     def test_arguments_that_keep_them_from_fitting(self, tiny):
-        wanted = "(?s)does not fit.*pre_logits.*tiny fits this file without one or more of .*representation_size=4"
+        wanted = "(?s)does not fit.*missing pre_logits/kernel"
         with pytest.raises(ValueError, match=wanted):
             keras_vit.create_model("tiny", weights=tiny, representation_size=4, **SMALL)
 
@@ -260,7 +260,7 @@ class TestWeightsOfAnotherModel:
         path = tmp_path / "other.npz"
         config = keras_vit.create_model("tiny", **SMALL).config
         keras_vit.save_weights(VisionTransformer(config.replace(num_layers=3)), path)
-        wanted = r"(?s)other.npz' does not fit the model:\n.*embedding/kernel: shape.*extra .*encoderblock_2"
+        wanted = "other.npz' must hold the weights of wide: hidden_dim is 8, not 16; num_layers is 3, not 1"
         with pytest.raises(ValueError, match=wanted):
             keras_vit.create_model("wide", weights=path, **SMALL)
 

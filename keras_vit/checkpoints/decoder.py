@@ -3,9 +3,9 @@
 import json
 
 from keras_vit.checkpoints import names
-from keras_vit.checkpoints.architecture import shown_variables
 from keras_vit.checkpoints.config_json import KEYS, checked
-from keras_vit.checkpoints.description import Description
+from keras_vit.checkpoints.evidence import Evidence
+from keras_vit.checkpoints.shown import Variables
 from keras_vit.config import DecoderConfig
 
 KEY = "keras_vit_autoencoder"  # in the metadata of .safetensors: the settings as JSON
@@ -13,8 +13,8 @@ FAMILY = DecoderConfig.family
 _TRAINING = ("mask_ratio", "norm_pixels")  # settings of a `MaskedAutoencoder` that are no sizes of its decoder
 
 
-def describe_decoder(checkpoint):
-    """Return the `Description` of the decoder in an open `Checkpoint`, and the settings that the file shows.
+def read_decoder(checkpoint):
+    """Return the `Evidence` of the decoder in an open `Checkpoint`, and the settings that the file shows.
 
     The settings are `decoder`, a dict of fields, and `mask_ratio` and `norm_pixels` if the file states them.
 
@@ -25,7 +25,7 @@ def describe_decoder(checkpoint):
     layout = names.detect(checkpoint.entries, FAMILY)
     if layout is None:
         raise ValueError(f"{path} must hold the decoder of a masked autoencoder; keras_vit.load reads an encoder alone")
-    entries = names.fold_entries(checkpoint.path, checkpoint.entries, layout)
+    entries, _ = names.fold_entries(checkpoint.path, checkpoint.entries, layout)
     config = {"norm_pix_loss": False, **config} if config.get("model_type") == "vit_mae" else config
     sizes, _ = checked(config, KEYS["decoder"])
     try:
@@ -34,11 +34,11 @@ def describe_decoder(checkpoint):
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"the metadata {KEY!r} of {path} must be what save_weights writes; got {error!r}") from None
     settings = {name: sizes.pop(name) for name in _TRAINING if name in sizes}
-    found = shown_variables(layout, entries)
+    found = Variables(layout, entries)
     sizes |= zip(("hidden_dim", "mlp_dim"), found.get("decoder_block_0/mlp/dense1/kernel", ()), strict=False)
     sizes["num_layers"] = max(len({name.partition("/")[0] for name in found if name.startswith("decoder_block_")}), 1)
     about = {"family": FAMILY, "layout": layout.library, "names": layout, "entries": entries}
-    return Description(checkpoint=checkpoint, **about), {**settings, "decoder": sizes}
+    return Evidence(checkpoint=checkpoint, **about), {**settings, "decoder": sizes}
 
 
 def config_values(settings):

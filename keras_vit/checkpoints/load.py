@@ -2,6 +2,7 @@
 
 import collections
 import concurrent.futures
+import dataclasses
 import functools
 import itertools
 import math
@@ -10,11 +11,14 @@ import warnings
 import keras
 
 from keras_vit import checks
-from keras_vit.checkpoints.description import describe
+from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.match import RESIZE_CHOICES, LoadReport, make_plan
 from keras_vit.checkpoints.readers import open_checkpoint
+from keras_vit.checkpoints.resolve import suited
+from keras_vit.compat.initial_values import build_deferred, initialise
 from keras_vit.logs import LOGGER
+from keras_vit.models import build_model
 from keras_vit.models.base import ImageModel
 from keras_vit.models.encoder import check_model
 from keras_vit.models.layer_states import keep_resize, lora_layers
@@ -68,9 +72,8 @@ def load_weights(
     if lora_layers(model):
         raise ValueError(f"model must have no LoRA for load_weights (load before add_lora); {model.name} has")
     checkpoint = open_checkpoint(fetch(locate(source, model.config.name, model.config.fixed_size)))
-    description = describe(checkpoint, model.config.family, layout)
-    plan = make_plan(model, description, resize, head)
-    check_all(description.checkpoint.entries[name] for name in plan.report.used)
+    plan = make_plan(model, read_evidence(checkpoint, model.config.family, layout), resize, head)
+    check_all(plan.evidence.checkpoint.entries[name] for name in plan.report.used)
     # TensorFlow keeps the memory of replaced values for others; in this order, it can use most of it again.
     variables = sorted(model.weights, key=lambda variable: math.prod(variable.shape))
     values = read_ahead(plan.values, [id(variable) for variable in variables])
@@ -90,21 +93,44 @@ def note_on(plan, model):
         plan: the `Plan` that was carried out.
         model: its model.
     """
-    model.weights_source = f"{plan.description.checkpoint.path.name} ({plan.description.layout} names)"
-    model.weights_path = plan.description.checkpoint.path
-    model.names_prefix, model.table_method = plan.description.prefix, plan.resize
+    evidence = plan.evidence
+    model.weights_source = f"{evidence.checkpoint.path.name} ({evidence.layout} names)"
+    model.weights_path = evidence.checkpoint.path
+    model.names_prefix, model.table_method = evidence.prefix, plan.resize
     if plan.kept is not None:
         keep_resize(model, plan.kept)
-    stated, is_native = plan.description.preprocessing, model.config.field("embedding.images_per_sequence")
+    stated = evidence.preprocessing
     model.max_tokens = stated and stated.max_tokens
     if not plan.head_loaded or model.preprocessing_source != "default":
         return
-    if stated is not None and model.preprocessing.channels in (1, stated.channels):
-        stated = stated.grey() if model.preprocessing.channels == 1 else stated
-        fixed = stated.at(model.config.fixed_size or stated.image_size)
-        model.preprocessing = fixed.native(model.config.patch_size, stated.max_tokens or 256) if is_native else fixed
-    elif plan.description.layout in _SEVERAL_PROTOCOLS:
+    if (preprocessing := suited(model.config, stated)) is not None:
+        is_native = model.config.field("embedding.images_per_sequence")
+        patches = model.config.field("patch_size"), stated.max_tokens or 256
+        model.preprocessing = preprocessing.native(*patches) if is_native else preprocessing
+    elif evidence.layout in _SEVERAL_PROTOCOLS:
         model.assume_preprocessing()
+
+
+def build_loaded(resolved, evidence, resize="auto", preprocessing=None, labels=None, name=None):
+    """Build the model that a file holds, with its weights, and log the report.
+
+    Args:
+        resolved: what the file holds, see `resolve`.
+        evidence: its `Evidence`.
+        resize: see `load_weights`.
+        preprocessing, labels, name: as in `ImageModel`; None uses those of the file.
+    """
+    about = {"preprocessing": preprocessing or resolved.preprocessing, "labels": labels, "name": name}
+    model, pending = build_deferred(lambda: build_model(resolved.config, **about))
+    plan = make_plan(model, evidence, resize)
+    initialise(pending, read_ahead(plan.values, [id(variable) for variable in pending if id(variable) in plan.values]))
+    note_on(plan, model)
+    notes = [*plan.report.notes, *resolved.notes]
+    if labels is None and plan.head_loaded:
+        model.labels = resolved.labels
+        notes += [resolved.assumption] if resolved.assumption else []
+    LOGGER.info(dataclasses.replace(plan.report, notes=tuple(notes), sources=resolved.sources))
+    return model
 
 
 def load_whole(path, given):

@@ -13,6 +13,7 @@ import urllib.parse
 import warnings
 
 from keras_vit.checkpoints import hub
+from keras_vit.checkpoints.foreign_names import ForeignName, find_foreign
 from keras_vit.checkpoints.npz import read_npz
 from keras_vit.checkpoints.readers import explained
 from keras_vit.checkpoints.releases import find_address, find_release
@@ -28,20 +29,30 @@ _SCHEMES = ("https", "http", "file")
 
 
 class Located(typing.NamedTuple):
-    """Weights that were found: a local path, or the address of a repository on the hub, or a `Release` to download."""
+    """Weights that were found: a local path, or the address of a repository on the hub, or a `Release` to download.
+
+    `foreign` is the row of foreign_names.tsv of weights that have a name of timm or of the hub.
+    """
 
     path: pathlib.Path | None = None
     address: str | None = None
     release: Release | None = None
+    foreign: ForeignName | None = None
+
+    @property
+    def arguments(self) -> dict:
+        """Return the arguments of `create_model` that the tables state for these weights."""
+        return {**(self.release.arguments if self.release else {}), **(self.foreign.arguments if self.foreign else {})}
 
 
-def locate(weights, model, image_size):
+def locate(weights, model=None, image_size=None):
     """Find what `weights` stands for; nothing is downloaded.
 
     Args:
         weights: a path; the name of a release, such as `imagenet21k+imagenet2012` or `augreg`, or of any published
             file; or a repository of the Hugging Face hub, `hf://org/repo` or `hf://org/repo@revision`.
-        model: name of the variant, to select a release.
+        model: name of the variant, to select a release; with None, `weights` is a name of timm or of the hub instead of
+            the name of a release.
         image_size: (height, width) in pixels, to select the nearest published size.
 
     Returns:
@@ -57,10 +68,18 @@ def locate(weights, model, image_size):
         raise ValueError("weights must not be empty ('.' is the current folder); got weights=''")
     text = os.fspath(weights)
     path = pathlib.Path(text).expanduser()
+    foreign = None if os.path.exists(check_regular(path)) else find_foreign(text)
+    if foreign is not None and model is None:
+        text = foreign.weights
     if text.startswith(hub.PREFIX):
-        return Located(address=text, release=find_address(model, text))
-    if os.path.exists(check_regular(path)) or isinstance(weights, os.PathLike) or path.suffix in _SUFFIXES:
+        return Located(address=text, release=model and find_address(model, text), foreign=foreign)
+    if os.path.exists(path) or isinstance(weights, os.PathLike) or path.suffix in _SUFFIXES:
         return Located(path)
+    if model is None:
+        raise FileNotFoundError(
+            "source must be a file, a folder, hf://org/repo or a name of timm or of the Hugging Face hub "
+            f"(create_model takes our names); got {text!r}"
+        )
     try:
         release = find_release(model, text, image_size)
     except ValueError as error:
@@ -78,7 +97,7 @@ def fetch(located):
         ImportError: if a repository is given and huggingface_hub is not installed.
         ValueError: see `fetch_release` and `hub.fetch_repository`.
     """
-    path, address, release = located
+    path, address, release, _ = located
     if address is not None:
         return hub.fetch_repository(address, **({} if release is None else {"most": most_bytes(release)}))
     return fetch_release(release) if path is None else path

@@ -7,16 +7,16 @@ import functools
 import math
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import keras
 import numpy as np
 
 from keras_vit import checks
 from keras_vit.checkpoints import channels, names
-from keras_vit.checkpoints.architecture import note_on_size, split_table
-from keras_vit.checkpoints.description import Description
+from keras_vit.checkpoints.evidence import Evidence
 from keras_vit.checkpoints.names.rules import Rule, fill, theirs_shape, to_ours
+from keras_vit.checkpoints.shown import note_on_size, split_table
 from keras_vit.compat.graph import owned_variables
 from keras_vit.compat.initial_values import aligned_zeros
 from keras_vit.config import ViTConfig
@@ -30,6 +30,7 @@ RESIZE_CHOICES = ("auto", "authors", "timm", "huggingface", *RESIZE_METHODS)
 
 _HEADS = ("head", "head_dist")  # a distilled model has both
 _NEW_HEAD = " (head='reinitialise' loads the rest)"
+_OF_HEAD, _MASKED = "of a head that is not loaded", "a masked bias, which is zero"
 _SHOWN = 6  # maximum number of names in one line of a report
 _POSITION_TABLE = re.compile(r"^position_embs(_\d+)?/embedding$")
 _KERAS_RESIZE = {"swin": "bicubic"}  # other families resize as the official ViT code does
@@ -45,28 +46,36 @@ class LoadReport:
         resized: descriptions, one per resized position table, and one of the first kernel if the images of the model
             have other channels than RGB.
         reinitialised: paths of variables that got their initial value instead of the file's.
-        unused: names of the file's arrays that were not loaded.
+        unused: dict from the names of the file's arrays that were not loaded to the reason.
         missing: paths of variables that the file does not have, a subset of `reinitialised`.
         source: file and layout of the arrays.
         notes: notes about the file, such as another GELU or epsilon.
         assumed: config fields, as `name=value`, that the file does not state and no shape shows.
+        sources: dict from config fields to the sources of their values, if the model was built for the file.
     """
 
     used: tuple[str, ...]
     resized: tuple[str, ...]
     reinitialised: tuple[str, ...]
-    unused: tuple[str, ...]
+    unused: Mapping[str, str]
     missing: tuple[str, ...]
     source: str = ""
     notes: tuple[str, ...] = ()
     assumed: tuple[str, ...] = ()
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __str__(self):
+        listed = {"resized": self.resized, "reinitialised": self.reinitialised}
+        for reason in dict.fromkeys(self.unused.values()):
+            listed[f"unused ({reason})"] = tuple(name for name in self.unused if self.unused[name] == reason)
+        listed["missing"] = self.missing
+        hidden = [name for name in self.sources if name in DECLARED and DECLARED[name].stated]
+        for source in dict.fromkeys(self.sources[name] for name in hidden):
+            listed[f"from {source}"] = tuple(name for name in hidden if self.sources[name] == source)
         lines = [f"Loaded {len(self.used)} arrays of {self.source}"]
-        for title in ("resized", "reinitialised", "unused", "missing"):
-            names = getattr(self, title)
-            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            lines += [f"  {title}: {', '.join(names[:_SHOWN])}{more}"] if names else []
+        for title, listed_names in listed.items():
+            more = f" and {len(listed_names) - _SHOWN} more" if len(listed_names) > _SHOWN else ""
+            lines += [f"  {title}: {', '.join(listed_names[:_SHOWN])}{more}"] if listed_names else []
         lines += [f"  note: {note}" for note in self.notes]
         if self.assumed:
             lines.append(f"  assumed, as the file does not state them: {', '.join(self.assumed)}")
@@ -80,7 +89,7 @@ class Plan:
     Attributes:
         values: dict from `id(variable)` to a callable that reads its array (or makes its initial value).
         report: the `LoadReport`.
-        description: `Description` of the file.
+        evidence: `Evidence` of the file.
         head_loaded: whether the head comes from the file.
         warnings: differences to report for a model that already exists.
         resize: method that resizes the position tables of the file to another grid; None if it has none.
@@ -89,7 +98,7 @@ class Plan:
 
     values: dict
     report: LoadReport
-    description: Description
+    evidence: Evidence
     head_loaded: bool
     warnings: tuple
     resize: str | None
@@ -104,21 +113,21 @@ class WeightsMismatch(ValueError):
         self.path, self.problems = path, problems
 
 
-def make_plan(model, description, resize="auto", head="auto"):
+def make_plan(model, evidence, resize="auto", head="auto"):
     """Match a described file and a model by names and shapes before any array is read; see `load_weights`.
 
     Raises:
         WeightsMismatch: if an array is missing, unexpected or of another shape, or the file states another
             architecture.
     """
-    config, checkpoint = model.config, description.checkpoint
-    if resize == "auto" and "embedding.resize" in description.stated:
-        resize = config.field("embedding.resize") or description.stated["embedding.resize"]
-    file = _File(description.names, description.entries, checkpoint.path, config, resize, description.grid_size)
+    config, checkpoint = model.config, evidence.checkpoint
+    if resize == "auto" and "embedding.resize" in evidence.stated:
+        resize = config.field("embedding.resize") or evidence.stated["embedding.resize"]
+    file = _File(evidence.names, evidence.entries, checkpoint.path, config, resize, evidence.grid_size)
     assumed, owned = unseen(config.to_dict()), owned_variables(model)
     chosen = next((file.method(o.layer) for o in owned if resize != "auto" and hasattr(o.layer, "resize")), None)
     kept = None if chosen is None else config.replace(**{"embedding.resize": chosen})
-    different, unusual = (differences(values, kept or config) for values in (description.stated, description.usual))
+    different, unusual = (differences(values, kept or config) for values in (evidence.stated, evidence.usual))
     # Tables are first, because they show how many rows belong to registers.
     tables = {id(o.variable): file.table(o) for o in owned if _POSITION_TABLE.match(o.variable.path)}
     sources = [tables.get(id(o.variable)) or file.plain(o) for o in owned]
@@ -126,44 +135,45 @@ def make_plan(model, description, resize="auto", head="auto"):
     of_head = [source for source in sources if source.path.partition("/")[0] in _HEADS]
     if head != "auto" and not of_head:
         raise ValueError(f"head={head!r} is for a model with a head; {config.name} has include_top=False")
-    is_dropped = bool(description.pre_logits) and not any(source.path.startswith("pre_logits/") for source in sources)
+    is_dropped = bool(evidence.pre_logits) and not any(source.path.startswith("pre_logits/") for source in sources)
     widths = {getattr(config, "hidden_dim", None), *(x.variable.shape[0] for x in of_head if x.path == "head/kernel")}
-    is_other = is_dropped or description.has_other_head(config.field("classes"), widths - {None})
+    is_other = is_dropped or evidence.has_other_head(config.field("classes"), widths - {None})
     is_fresh = head == "reinitialise" or (head == "auto" and is_other)
     fresh = {source.path: source for source in of_head} if is_fresh else {}
     head_loaded = bool(of_head) and not is_fresh
     loaded = [source for source in sources if source.path not in fresh]
-    droppable = (description.pre_logits if is_dropped else set()) | (set() if head_loaded else description.heads)
-    if config.field("head.bias") is False and not description.has_head_bias():
-        droppable |= {name for name in description.heads if name.endswith("bias")}
+    droppable = (evidence.pre_logits if is_dropped else set()) | (set() if head_loaded else evidence.heads)
+    if config.field("head.bias") is False and not evidence.has_head_bias():
+        droppable |= {name for name in evidence.heads if name.endswith("bias")}
     told = [d for d in different if d.is_close or d.about.resized or (d.about.of_head and not head_loaded)]
     is_converted = any(source.resized for source in loaded if source.path in channels.FIRST_KERNELS)  # from RGB
     told += [d for d in different if d.name == "classifier_activation" or (d.name == "channels" and is_converted)]
 
     problems = [f"  ! {d}{_NEW_HEAD if d.about.of_head else ''}" for d in different if d not in told]
-    if is_converted and description.stated.get("channels", channels.RGB) != channels.RGB:
-        problems.append(f"  ! the file states channels={description.stated['channels']}; its arrays are for RGB")
-    if problems := problems + _problems(loaded, description.entries.keys() - droppable):
+    if is_converted and evidence.stated.get("channels", channels.RGB) != channels.RGB:
+        problems.append(f"  ! the file states channels={evidence.stated['channels']}; its arrays are for RGB")
+    if problems := problems + _problems(loaded, evidence.entries.keys() - droppable):
         raise WeightsMismatch(checkpoint.path, problems)
 
-    used = {description.entries[name].name for source in loaded for name in source.theirs}
-    if description.layout == "keras":  # sizes of tables
+    used = {evidence.entries[name].name for source in loaded for name in source.theirs}
+    if evidence.layout == "keras":  # sizes of tables
         used |= {name for name in checkpoint.entries if name.endswith(("/grid", "/window_size"))}
-    notes = [*description.notes, *map(str, told)]
+    notes = [*evidence.notes, *map(str, told)]
     notes += [f"files of this layout have {name}={theirs!r}; the model has {ours!r}" for name, theirs, ours in unusual]
     if is_converted:
         notes.append(channels.note_on_images(config.channels))
     notes += note_on_size(config)
     if is_dropped:
         notes.append("pre_logits and its head are dropped, as in the paper's fine-tuning")
-    known = {*description.stated, *description.shown, *(name for name in assumed if DECLARED[name].resized)}
+    reasons = {**evidence.left, **{evidence.entries[name].name: _OF_HEAD for name in droppable}}
+    known = {*evidence.stated, *evidence.implied, *(name for name in assumed if DECLARED[name].resized)}
     report = LoadReport(
         used=tuple(name for name in checkpoint.entries if name in used),
         resized=tuple(source.resized for source in loaded if source.resized),
         reinitialised=tuple(fresh),
-        unused=tuple(name for name in checkpoint.entries if name not in used),
+        unused={name: reasons.get(name, _MASKED) for name in checkpoint.entries if name not in used},
         missing=tuple(path for path, source in fresh.items() if not source.is_in_file),
-        source=f"{checkpoint.path} ({description.layout} names)",
+        source=f"{checkpoint.path} ({evidence.layout} names)",
         notes=tuple(notes),
         assumed=tuple(f"{name}={value!r}" for name, value in assumed.items() if name not in known),
     )
@@ -172,7 +182,7 @@ def make_plan(model, description, resize="auto", head="auto"):
     values |= {id(x.variable): functools.partial(np.zeros, x.variable.shape, "float32") for x in fresh.values()}
     close = tuple(f"{checkpoint.path}: {difference}" for difference in told if difference.is_close)
     method = next((file.method(o.layer) for o in owned if id(o.variable) in tables), None)
-    return Plan(values, report, description, head_loaded, close, method, kept)
+    return Plan(values, report, evidence, head_loaded, close, method, kept)
 
 
 def plan_equal(model, config, path, layout, entries):

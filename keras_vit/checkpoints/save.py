@@ -16,8 +16,8 @@ import safetensors.numpy
 from keras_vit import checks
 from keras_vit.checkpoints import decoder, names
 from keras_vit.checkpoints.config_json import HF_TYPES
-from keras_vit.checkpoints.description import describe
 from keras_vit.checkpoints.entries import Checkpoint, Entry
+from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.match import make_plan
 from keras_vit.checkpoints.names.rules import fits, to_theirs
 from keras_vit.checkpoints.readers import PROCESSORS, open_checkpoint
@@ -157,14 +157,14 @@ def _check_readable(model, checkpoint):
     """Raise `CannotHold` if `load` would build another model from a file than the one that it was written from."""
     config, ours = model.config, model.preprocessing.replace(in_model=False)
     try:
-        description = describe(checkpoint)
-        for field, theirs, value in differences(description.stated, config):
+        evidence = read_evidence(checkpoint)
+        for field, theirs, value in differences(evidence.stated, config):
             raise CannotHold(f"the file cannot state {field}={value!r}; it would be read as {theirs!r}")
-        if model.preprocessing_source != "assumed" and description.preprocessing != ours:
-            raise CannotHold(f"the file cannot state preprocessing={ours}; it states {description.preprocessing}")
+        if model.preprocessing_source != "assumed" and evidence.preprocessing != ours:
+            raise CannotHold(f"the file cannot state preprocessing={ours}; it states {evidence.preprocessing}")
         if lora_layers(model):  # the file holds the merged kernels
             model, _ = build_deferred(lambda: build_model(config))
-        make_plan(model, description, head="load" if config.include_top else "auto")
+        make_plan(model, evidence, head="load" if config.include_top else "auto")
     except ValueError as error:
         if isinstance(error, CannotHold):
             raise

@@ -4,12 +4,12 @@ import re
 
 from keras_vit import checks
 from keras_vit.checkpoints import names
-from keras_vit.checkpoints.architecture import shown_variables
 from keras_vit.checkpoints.config_json import HF_TYPES, KEYS, checked, named, openclip_fields
 from keras_vit.checkpoints.load import read_ahead
 from keras_vit.checkpoints.match import plan_equal
 from keras_vit.checkpoints.names.rules import TEXT_LAYOUTS
 from keras_vit.checkpoints.readers import open_checkpoint
+from keras_vit.checkpoints.shown import Variables
 from keras_vit.compat.initial_values import build_deferred, initialise
 from keras_vit.config.text import TextConfig
 from keras_vit.logs import LOGGER
@@ -48,7 +48,7 @@ def read_text_tower(path):
     if layout is None or values is None:
         problem = "no token embedding" if layout is None else "no config.json or open_clip_config.json beside it"
         raise ValueError(f"{name} must hold the text tower of a CLIP or SigLIP of transformers or OpenCLIP; {problem}")
-    entries = names.fold_entries(checkpoint.path, arrays, layout)
+    entries, _ = names.fold_entries(checkpoint.path, arrays, layout)
     scale, bias = (_scalar(entries.pop(key, None), name) for key in ("logit_scale", "logit_bias"))
     with named(f"the text tower of {name}"):
         stated, cleaning = (_openclip if "model_cfg" in values else _huggingface)(values)
@@ -74,7 +74,7 @@ def _scalar(entry, path):
 
 def _sizes(layout, entries):
     """Return the sizes of a text tower that the shapes of its arrays show."""
-    shown = {path.replace("@biased", ""): shape for path, shape in shown_variables(layout, entries).items()}
+    shown = {path.replace("@biased", ""): shape for path, shape in Variables(layout, entries).items()}
     missing = dict.fromkeys(path for path, _ in _SIZES.values() if len(shown.get(path, ())) < 2)
     if missing:
         raise ValueError(f"it must have matrices for {', '.join(missing)}")

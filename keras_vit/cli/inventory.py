@@ -5,19 +5,15 @@ import os
 import re
 
 import keras_vit
-from keras_vit.checkpoints.description import describe
 from keras_vit.checkpoints.foreign_names import foreign_names
 from keras_vit.checkpoints.hub import PREFIX
-from keras_vit.checkpoints.locate import fetch, locate
-from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import list_releases
 from keras_vit.cli.answers import Answer
 from keras_vit.cli.models import build_model, given
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.files import aligned
-from keras_vit.identify import identify
 from keras_vit.models.costs import layer_costs
-from keras_vit.variants import FAMILIES, VARIANTS, Variant
+from keras_vit.variants import FAMILIES, VARIANTS
 
 _SHOWN_LABELS = 5
 
@@ -70,17 +66,12 @@ def _of_file(args):
     """Describe a weights file: its layout, the model that it fits, and what it does not state."""
     if args.weights is not None:
         raise ValueError(f"--weights must be omitted for {args.model}: the file contains its weights")
-    description = describe(open_checkpoint(fetch(locate(args.model, "", None))))
-    values = {"layout": description.layout, "arrays": len(description.entries), "classes": description.classes}
-    if description.model is not None or (description.family == "vit" and description.names is not None):
-        config, usual, notes = identify(description, None, given(args, ("image_size", "classes", "gelu", "epsilon")))
-        values |= _described(config, description.preprocessing or (usual and usual.preprocessing), description.labels)
-        family = FAMILIES.get(usual.family) if isinstance(usual, Variant) else usual
-        values["licence"] = None if family is None else family.licence
-    else:
-        values["config"], notes = {"family": description.family, **description.stated}, ()
-    values["notes"] = [*notes, *description.notes]
-    return Answer(values, _lines(values))
+    found = keras_vit.describe(args.model, **given(args, ("image_size", "classes", "gelu", "epsilon")))
+    values = {"layout": found.layout, "variant": found.variant, "family": found.family, "licence": found.licence}
+    values |= _described(found.config, found.preprocessing, found.labels)
+    for key, rows in (("sources", found.sources), ("unused", found.unused)):
+        values[key] = {text: [name for name in rows if rows[name] == text] for text in dict.fromkeys(rows.values())}
+    return Answer({**values, "notes": list(found.notes)}, _lines({**values, "notes": list(found.notes)}))
 
 
 def _described(config, preprocessing, labels):

@@ -6,7 +6,7 @@ import warnings
 import keras
 
 import keras_vit
-from keras_vit.checkpoints.description import describe
+from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.models.base import ImageModel
 from keras_vit.models.encoder import described
@@ -88,7 +88,7 @@ def change_preprocessing(preprocessing, args):
 
 
 def _open_saved(path, changes):
-    describe(open_checkpoint(path))  # raises a clear error on a damaged file
+    read_evidence(open_checkpoint(path))  # raises a clear error on a damaged file
     model = keras.models.load_model(path, compile=False)
     if not isinstance(model, ImageModel):
         raise TypeError(f"--model must be a model of keras_vit; {path} contains a {described(model)}")

@@ -17,6 +17,7 @@ class About:
 
     Attributes:
         default: its default value, None without one.
+        required: whether it has no default value.
         check: function of the name and the value that returns the value, or raises a `ValueError`; None uses the check
             of `base.ARGUMENTS` for the name, or that of the type.
         defines: whether the field belongs to the architecture of a published variant. Two variants with other values
@@ -33,6 +34,7 @@ class About:
     """
 
     default: Any = None
+    required: bool = False
     check: Callable[[str, Any], Any] | None = None
     defines: bool = False
     shown: str | None = None
@@ -64,8 +66,9 @@ def fields_of(config_class: type) -> dict[str, About]:
     """
     found, types = {}, typing.get_type_hints(config_class)
     for field in dataclasses.fields(config_class):
-        default = None if field.default is dataclasses.MISSING else field.default
-        found[field.name] = dataclasses.replace(field.metadata.get("about", About()), default=default)
+        required, declared = field.default is dataclasses.MISSING, field.metadata.get("about", About())
+        default = None if required else field.default
+        found[field.name] = dataclasses.replace(declared, default=default, required=required)
         for inner in (types[field.name], *typing.get_args(types[field.name])):
             if isinstance(inner, type) and dataclasses.is_dataclass(inner):
                 found |= {f"{field.name}.{name}": declared for name, declared in fields_of(inner).items()}

@@ -128,7 +128,7 @@ class BlockConfig(Config):
     key_bias: bool = field(default=True, metadata=about(defines=True))
     attention_norm: bool = field(default=False, metadata=about(defines=True, shown="block_0/attention/output_norm/.*"))
     mlp_norm: bool = field(default=False, metadata=about(defines=True, shown="block_0/mlp/hidden_norm/.*"))
-    rotary: RotaryConfig | None = None
+    rotary: RotaryConfig | None = field(default=None, metadata=about(defines=True))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -177,7 +177,7 @@ class HeadConfig(Config):
         ValueError: if a value is out of range.
     """
 
-    neck: int | None = field(default=None, metadata=about(shown="neck/conv2/kernel", axis=-1))
+    neck: int | None = field(default=None, metadata=about(defines=True, shown="neck/conv2/kernel", axis=-1))
     projection: int | None = None
     normalize: bool = field(default=False, metadata=about(stated=True, usual=True))
     bias: bool = True

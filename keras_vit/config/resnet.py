@@ -64,8 +64,8 @@ class ResNetConfig(_Root, Config):
 
     own_checks = {"width_factor": _check_width_factor, "style": one_of(_STEM_EPSILONS)}
 
-    stage_sizes: Sequence[int]
-    width_factor: float = 1.0
+    stage_sizes: Sequence[int] = field(metadata=about(defines=True))
+    width_factor: float = field(default=1.0, metadata=about(defines=True))
     style: str = field(default="vit", metadata=about(stated=True, close=True))
     gn_epsilon: float | None = field(default=None, metadata=about(stated=True, close=True))
     std_epsilon: float | None = field(default=None, metadata=about(stated=True, close=True))

@@ -9,7 +9,7 @@ from faults import for_each
 from golden_arrays import stored_in
 
 import keras_vit
-from keras_vit.checkpoints.description import describe
+from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases.release import label_set
 
@@ -53,7 +53,7 @@ def test_placeholder_labels_are_none(tiny_zoo, hub_folder):
 def test_labels_are_in_the_order_of_the_numbers(make_model, hub_folder):
     labels = {str(index): f"LABEL_{index % 11}" for index in range(12)}  # not all are placeholders; "10" < "2" as text
     folder = hub_folder({"id2label": labels})
-    assert describe(open_checkpoint(folder)).labels == (*(f"LABEL_{index}" for index in range(11)), "LABEL_0")
+    assert read_evidence(open_checkpoint(folder)).labels == (*(f"LABEL_{index}" for index in range(11)), "LABEL_0")
 
 
 def test_labels_are_dropped_with_the_head(tiny_zoo, hub_folder):

@@ -337,7 +337,7 @@ def test_scanned_names():
         name: Entry(name, stack.shape, "float64", lambda: stack)
         for name in ("Transformer/encoderblock/LayerNorm_0/scale", "Transformer/encoder_norm/scale")
     }
-    found = names.fold_entries("a.npz", entries, names.LAYOUTS["vit"]["official"])
+    found, _ = names.fold_entries("a.npz", entries, names.LAYOUTS["vit"]["official"])
     blocks = [f"Transformer/encoderblock_{block}/LayerNorm_0/scale" for block in range(3)]
     assert list(found) == [*blocks, "Transformer/encoder_norm/scale"]
     np.testing.assert_array_equal([found[name].read() for name in blocks], stack)

@@ -10,8 +10,8 @@ import safetensors.numpy
 from official_files import check_equal
 
 import keras_vit
-from keras_vit.checkpoints.description import describe
 from keras_vit.checkpoints.entries import Checkpoint, Entry
+from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.readers import open_checkpoint
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
@@ -36,11 +36,11 @@ def test_files_of_every_layout():
     layouts = set()
     for name in FILES:
         checkpoint = open_checkpoint(GOLDEN / name)
-        expected = describe(checkpoint)
+        expected = read_evidence(checkpoint)
         layouts.add(id(expected.names))
         assert not any("prefix" in note for note in expected.notes), name
         for prefix in PREFIXES:
-            got = describe(renamed(checkpoint, lambda array, prefix=prefix: prefix + array))
+            got = read_evidence(renamed(checkpoint, lambda array, prefix=prefix: prefix + array))
             assert got.names is expected.names, (name, prefix)
             assert (got.entries.keys(), got.stated) == (expected.entries.keys(), expected.stated)
             assert f"the prefix {prefix!r} of its array names is left out" in got.notes
@@ -70,5 +70,5 @@ def test_names_of_many_parts_are_refused_at_once():
     entries = {name: Entry(name, (1,), "F32", lambda: np.zeros(1))}
     start = time.process_time()
     with pytest.raises(ValueError, match="must hold the weights of a model of this package"):
-        describe(Checkpoint(pathlib.Path("a.safetensors"), "safetensors", entries, {}))
+        read_evidence(Checkpoint(pathlib.Path("a.safetensors"), "safetensors", entries, {}))
     assert time.process_time() - start < 5

@@ -14,11 +14,9 @@ import re
 import numpy as np
 import pytest
 
-from keras_vit import zoo
-from keras_vit.checkpoints.description import describe
 from keras_vit.checkpoints.entries import Checkpoint, Entry
-from keras_vit.identify import identify
-from keras_vit.variants import VARIANTS
+from keras_vit.checkpoints.evidence import read_evidence
+from keras_vit.checkpoints.resolve import resolve
 
 _ACTIVATIONS = {"GELU:none": "erf", "GELUTanh": "tanh", "QuickGELU": "quick"}
 _IDENTIFIED = 397  # of 485
@@ -39,16 +37,12 @@ def _described(row, **changes):
         key: Entry(key, tuple(shape), "F32", functools.partial(np.zeros, shape)) for key, shape in shapes.items()
     }
     config = {**row["config"], **changes}
-    return describe(Checkpoint(pathlib.Path("model.safetensors"), "safetensors", entries, {}, config))
+    return read_evidence(Checkpoint(pathlib.Path("model.safetensors"), "safetensors", entries, {}, config))
 
 
 def _config(description):
     """Return the config of the model that `load` would build, None if it refuses the file."""
-    if description.family == "vit":
-        return identify(description, None, {})[0]
-    (variant, *_) = zoo._fitting_variants(description, None)
-    config = VARIANTS[variant].config(image_size=VARIANTS[variant].image_size)
-    return description.follow(config, VARIANTS[variant].architecture, {}, ())[0]
+    return resolve(description, None, {}).config
 
 
 def _check(names):
@@ -96,10 +90,10 @@ def test_the_heads_of_another_architecture_are_not_those_of_the_file():
     entries = dict(_described(rows[_GIANTS[1]]).checkpoint.entries)
     entries = {key: entry for key, entry in entries.items() if int((re.findall(r"blocks\.(\d+)", key) or "0")[0]) < 24}
     stated = {**rows[_GIANTS[1]]["config"], "architecture": "vit_giant_patch14_224"}
-    uni = describe(Checkpoint(pathlib.Path("model.safetensors"), "safetensors", entries, {}, stated))
+    uni = read_evidence(Checkpoint(pathlib.Path("model.safetensors"), "safetensors", entries, {}, stated))
     with pytest.raises(ValueError, match="do not show num_heads: pass num_heads="):
-        identify(uni, None, {})
-    assert identify(uni, None, {"num_heads": 24})[0].num_heads == 24
+        resolve(uni, None, {})
+    assert resolve(uni, None, {"num_heads": 24}).config.num_heads == 24
 
 
 def test_the_heads_of_timm_hold_for_its_exact_architecture():

@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-from file_shapes import file_of
+from file_shapes import file_of, resolved
 
 import keras_vit
 from keras_vit.checkpoints import names
-from keras_vit.identify import identify
 
 
 def test_the_distillation_token_is_no_register(make_kind, save_foreign, logits_of, tmp_path):
@@ -24,7 +23,7 @@ def test_a_published_variant_is_distilled_by_an_argument():
     for layout in ("huggingface", "timm"):
         config, description = file_of("DeiT-Ti_16", layout, distilled=True)
         for arguments in ({}, {"distilled": True}):
-            built, table, _ = identify(description, "DeiT-Ti_16", arguments)
+            built, table, _ = resolved(description, "DeiT-Ti_16", arguments)
             assert (built, table.name) == (config.replace(dtype=built.dtype), "DeiT-Ti_16")
 
 

@@ -38,7 +38,6 @@ OTHER_CONSTRUCTORS = [
     ("NaFlexViT-B_16-gap", "timm", "ViT_B16", "NaFlexViT"),
     ("NaFlexViT-B_16-par-gap", "timm", "NaFlexViT_B16_parfac_gap", "NaFlexViT-B_16-par-gap"),
     ("NaFlexViT-B_16-parfac-gap", "timm", "NaFlexViT_B16_gap", "NaFlexViT-B_16-parfac-gap"),
-    ("FlexiViT-B", "timm", "FlexiViT_S", "FlexiViT-B"),
     ("CLIP-B_32", "huggingface", "ViT_B32", "CLIP-B_32"),
     ("CLIP-B_32", "original", "CLIP_B16", "CLIP-B_32"),
     ("CLIP-B_16", "timm", "SigLIP_B16", "CLIP-B_16"),
@@ -153,7 +152,7 @@ _DINOV2 = {"num_heads": 3, "variant": "dinov2_reg4", "gelu": "erf"}
             "siglip_timm_erf",
             lambda a: {**a, "patch_embed.proj.weight": a["patch_embed.proj.weight"].reshape(48, -1)},
             {"num_heads": 3, "variant": "siglip"},
-            "patch projection must be a convolution",
+            "patch projection, which must be a convolution",
         ),
         (
             "beit_orig",

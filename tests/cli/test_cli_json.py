@@ -74,10 +74,10 @@ def test_info_of_a_model(here, capsys):
 
 def test_info_of_a_file(here, capsys):
     value, _ = values_of(capsys, "info", "ViT-Ti_16.npz")
-    assert list(value) == [key for key in (*KEYS["info FILE"][:4], *KEYS["info FILE"][5:], "notes")]
-    assert (value["layout"], value["arrays"], value["classes"]) == ("official", 200, 1000)
+    assert list(value) == KEYS["info FILE"]
+    assert (value["layout"], value["variant"], value["family"], value["unused"]) == ("official", "ViT-Ti_16", None, {})
     assert value["config"]["hidden_dim"] == 192 and value["config"]["image_size"] == [224, 224]
-    assert (value["labels"], value["licence"]) == (None, None) and "that was saved" in value["notes"][0]
+    assert "gelu" in value["sources"]["the config that was saved"] and value["licence"] is None
 
 
 def test_predict_and_explain(here, capsys):

@@ -10,7 +10,7 @@ from command_line import SAVED, examples_of, help_of, run
 from faults import for_each
 
 import keras_vit
-from keras_vit.checkpoints.description import LAYOUT_CHOICES
+from keras_vit.checkpoints.evidence import LAYOUT_CHOICES
 from keras_vit.cli import VERBS, parser
 from keras_vit.config.base import GELUS
 from keras_vit.config.preprocessing import INTERPOLATIONS

@@ -20,6 +20,7 @@ from keras_vit.files import read_toml
 # files from Keras; sizes of tables, and dropout state, are not weights
 _KERAS = Layout("keras", (), marker="", ignored=r"/grid$|/window_size$|seed_generator")
 _MOST_BLOCKS = 1000
+_NO_WEIGHT = "a buffer or the state of an optimizer"
 _VARIANTS = read_toml("checkpoints/names/variants.toml")
 _SPELLINGS = ("split_gate", "gamma")  # variants that only change names
 _SCANNED = re.compile(r"^Transformer/encoderblock/")
@@ -53,7 +54,9 @@ def detect(names, family, library="auto"):
 
 
 def fold_entries(path, entries, layout):
-    """Return {folded name: Entry}; `Entry.name` is the name in the file. `layout` is a `Layout`, None for Keras.
+    """Return {folded name: Entry}, and {name in the file: reason} of the arrays that are not weights of the model.
+
+    `Entry.name` is the name in the file. `layout` is a `Layout`, None for Keras.
 
     Folding unifies dialects (see `LAYOUTS`), turns vectors stored as (1, 1, 1, channels) into vectors and tables of
     other ranks (`Layout.ranks`) into tables of rank 3, splits arrays that stack all blocks into one per block, cuts
@@ -64,12 +67,16 @@ def fold_entries(path, entries, layout):
     Raises:
         ValueError: if two arrays fold to one name.
     """
-    found, layout = {}, layout or _KERAS
+    found, left, layout = {}, {}, layout or _KERAS
+    unread = {_NO_WEIGHT: layout.ignored, **layout.aside}
     for entry in entries.values():
         name, shape = fold(layout, entry.name), entry.shape
-        if any(re.search(pattern, name) for pattern in (layout.ignored, *layout.aside.values()) if pattern is not None):
+        reasons = (reason for reason, pattern in unread.items() if pattern is not None and re.search(pattern, name))
+        if (reason := next(reasons, None)) is not None:
+            left[entry.name] = reason
             continue
-        if len(shape) == 3 and shape[1] == 0:  # the registers of a model without registers
+        if len(shape) == 3 and shape[1] == 0:
+            left[entry.name] = "the registers of a model without registers"
             continue
         if (rank := layout.rank_of(name)) is not None:
             shape = (1,) * (3 - len(shape)) + shape if rank < 3 else (1, math.prod(shape[:-1]), *shape[-1:])
@@ -80,7 +87,7 @@ def fold_entries(path, entries, layout):
             if key in found:
                 raise ValueError(f"{str(path)!r}: arrays {found[key].name!r} and {entry.name!r} both stand for {key!r}")
             found[key] = value
-    return found
+    return found, left
 
 
 def _pieces(name, entry, entries, layout):

@@ -6,14 +6,14 @@ import re
 
 import file_shapes
 import pytest
+from file_shapes import resolved
 from slow_rows import slow_after
 
 import keras_vit
-from keras_vit.checkpoints.description import describe
+from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.match import make_plan
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.config.unseen import KEY, to_text
-from keras_vit.identify import identify
 from keras_vit.models import build_model
 from keras_vit.variants import VARIANTS
 
@@ -46,10 +46,10 @@ def test_each_variant_is_found_by_its_arrays(name, library):
     config, description = file_of(name, library)
     alike = {row for row in _ALL if _outputs(row) == _outputs(name)}
     try:
-        built, table, _ = identify(description, None, {})
+        built, table, _ = resolved(description, None, {})
     except ValueError as error:  # others differ in what no array shows
         assert f"variant={name!r}" in str(error)
-        built, table, _ = identify(description, name, {})
+        built, table, _ = resolved(description, name, {})
         alike = {name}
     assert table.name in alike
     if VARIANTS[table.name].family is None:  # the arrays are those of a plain ViT, too
@@ -69,16 +69,16 @@ def test_our_metadata_decides_between_variants_of_equal_arrays():
         for library in ("timm", "original"):
             config, description = file_of(name, library)
             with pytest.raises(ValueError, match="differ in gelu, block.rotary: pass variant="):
-                identify(description, None, {})
+                resolved(description, None, {})
             ours = dataclasses.replace(description.checkpoint, metadata={KEY: to_text(config, None)})
-            built, _, _ = identify(describe(ours), None, {})
+            built, _, _ = resolved(read_evidence(ours), None, {})
             assert built == config.replace(name=built.name, dtype=built.dtype)
 
 
 @pytest.mark.parametrize("name", ["ViT-Ti_16", "ViT-S_16", "ViT-B_16"])
 def test_an_official_file_is_one_of_the_paper(name):
     """A DeiT, DINO or MAE of these sizes has the same arrays and another GELU; their authors publish other layouts."""
-    built, table, notes = identify(file_of(name, "official")[1], None, {})
+    built, table, notes = resolved(file_of(name, "official")[1], None, {})
     assert (built.name, built.gelu, table) == (name, "tanh", VARIANTS[name])
     assert notes == (f"the names and shapes of the file are those of {name}",)
 
@@ -93,7 +93,7 @@ def test_a_published_hybrid_is_found_for_rgb_without_arguments(name, heads, stag
         _, description = file_shapes.file_of(name, library, image_size=384)
         for channels in (1, 3):
             given = {"channels": 1} if channels == 1 else {}
-            built, _, _ = identify(description, None, given)
+            built, _, _ = resolved(description, None, given)
             assert (built.name, built.num_heads, built.image_size) == (name, heads, (384, 384))
             assert (built.channels, built.stem.stage_sizes, built.stem.style) == (channels, stages, style)
     model, _ = build_deferred(lambda: build_model(built))
@@ -105,8 +105,8 @@ def test_a_plain_file_of_another_size_is_of_no_family(library, gelu):
     _, description = file_of("ViT-Ti_16", library)
     checkpoint = description.checkpoint
     entries = {key: entry for key, entry in checkpoint.entries.items() if not re.search(r"(blocks\.|block_)11", key)}
-    description = describe(dataclasses.replace(checkpoint, entries=entries))
-    built, table, notes = identify(description, None, {"num_heads": 3})
+    description = read_evidence(dataclasses.replace(checkpoint, entries=entries))
+    built, table, notes = resolved(description, None, {"num_heads": 3})
     assert (built.name, built.gelu, built.image_size, table) == ("vit", gelu, (224, 224), None)
     assert "no published model has these sizes" in notes[0]
 
@@ -114,7 +114,7 @@ def test_a_plain_file_of_another_size_is_of_no_family(library, gelu):
 def test_fields_of_a_part_that_the_model_lacks_are_refused():
     _, description = file_of("ViT-Ti_16", "timm")
     with pytest.raises(ValueError, match="block.rotary.theta must be left out: .* got block.rotary.theta=5.0"):
-        identify(description, None, {"block.rotary.theta": 5.0})
+        resolved(description, None, {"block.rotary.theta": 5.0})
 
 
 @pytest.mark.parametrize(
@@ -140,8 +140,8 @@ def test_the_config_json_of_timm_names_the_variant(name, architecture, changes, 
     entries = {key: entry for key, entry in description.checkpoint.entries.items() if not key.endswith(left_out)}
     pretrained = {"input_size": [3, 256, 256], **changes.get("pretrained_cfg", {})}
     stated = {"architecture": architecture, **changes, "pretrained_cfg": pretrained}
-    described = describe(dataclasses.replace(description.checkpoint, entries=entries, config=stated))
-    built, table, _ = identify(described, None, {})
+    described = read_evidence(dataclasses.replace(description.checkpoint, entries=entries, config=stated))
+    built, table, _ = resolved(described, None, {})
     assert table.name == name
     expected = {"gelu": config.gelu, "block.order": config.block.order, **expected}
     assert {field: built.field(field) for field in expected} == expected

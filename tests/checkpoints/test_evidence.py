@@ -6,7 +6,7 @@ import pytest
 from faults import for_each
 
 import keras_vit
-from keras_vit.checkpoints.description import describe
+from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.readers import open_checkpoint
 
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
@@ -26,7 +26,7 @@ def timm_folder(make_kind, save_foreign, tmp_path):
 
 
 def preprocessing_of(folder):
-    return describe(open_checkpoint(folder)).preprocessing
+    return read_evidence(open_checkpoint(folder)).preprocessing
 
 
 # config.json of timm/swin_tiny_patch4_window7_224.ms_in1k and of others, shortened
@@ -108,7 +108,7 @@ def test_a_checkpoint_tells_its_family(make_kind, tmp_path):
     for kind, layout in (("vit", "official"), ("bit", "official"), ("swin", "timm"), ("distilled", "timm")):
         path = tmp_path / ("a.npz" if layout == "official" else "a.safetensors")
         keras_vit.save_weights(make_kind(kind), path, layout)
-        description = describe(open_checkpoint(path))
+        description = read_evidence(open_checkpoint(path))
         assert (description.layout, description.classes) == (layout, 3)
     make_kind("swin").save(tmp_path / "a.keras")
-    assert describe(open_checkpoint(tmp_path / "a.keras")).layout == "keras"
+    assert read_evidence(open_checkpoint(tmp_path / "a.keras")).layout == "keras"

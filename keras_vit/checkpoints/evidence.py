@@ -1,0 +1,260 @@
+"""Evidence: a weights file whose layout was recognised, with what its arrays show and what its JSON states."""
+
+import collections
+import dataclasses
+import functools
+import re
+from collections.abc import Set
+
+from keras_vit import checks
+from keras_vit.checkpoints import names
+from keras_vit.checkpoints.config_json import Stated, read_stated
+from keras_vit.checkpoints.entries import Checkpoint
+from keras_vit.checkpoints.names.rules import LIBRARIES, Layout, our_shape
+from keras_vit.checkpoints.shown import rows_of_table, shown_fields
+from keras_vit.config import ImageConfig
+from keras_vit.models import MODELS
+
+LAYOUT_CHOICES = ("auto", *LIBRARIES, "keras")
+
+_FAMILIES = {
+    "vit": "a Vision Transformer",
+    "bit": "a BiT ResNet",
+    "swin": "a Swin Transformer",
+    "axial_resnet": "an AxialResNet",
+    None: "a model of this package",
+}
+_CLASSES = {"VisionTransformer": "vit", "BiTResNet": "bit", "SwinTransformer": "swin", "AxialResNet": "axial_resnet"}
+_MOST_PREFIXES = 8  # names within names around those of a layout, such as `module.backbone.`
+_GRID = "position_embs/grid"  # in a Keras file: rows and columns of the position table
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evidence(Stated):
+    """What a weights file says about its model: what it states, see `Stated`, and what its arrays show.
+
+    Attributes:
+        checkpoint: the open `Checkpoint`.
+        family: family of the config that its model has, such as `vit`.
+        layout: library of the layout, or `keras` for files from Keras.
+        names: its `Layout`, None for `keras`.
+        entries: dict from name, in the form that the layout's rules use, to `Entry`; no buffers or optimizer state.
+        left: dict from the names of the other arrays of the file to the reason why they are not read.
+        usual: values that the layout implies and the file does not state, such as `gelu`; a dict like `stated`.
+        implied: fields that the file need not state, because the names of its arrays show them, or the layout has only
+            one value.
+    """
+
+    checkpoint: Checkpoint
+    family: str
+    layout: str
+    names: Layout | None
+    entries: dict
+    left: dict = dataclasses.field(default_factory=dict)
+    usual: dict = dataclasses.field(default_factory=dict)
+    implied: tuple = ()
+
+    @property
+    def config_class(self) -> type[ImageConfig]:
+        """Return the class of the config of its model."""
+        return next(config for config in MODELS if config.family == self.family)
+
+    @functools.cached_property
+    def _fields(self):
+        """Return the pair of `shown_fields`; files from Keras show their head."""
+        if self.names is not None:
+            return shown_fields(self.family, self.names, self.entries, self.grid_size)
+        width = next((shape[-1] for shape in self._shapes("pre_logits") if len(shape) == 2), None)
+        head = {"include_top": True, "classes": self.classes, "representation_size": width}
+        return (head if self.classes else {}), {}
+
+    @property
+    def shown(self) -> dict:
+        """Return {field: value} that the arrays show; see `shown_fields`."""
+        return self._fields[0]
+
+    @property
+    def suggested(self) -> dict:
+        """Return {field: value} that the arrays suggest; see `shown_fields`."""
+        return self._fields[1]
+
+    @property
+    def table_rows(self) -> int:
+        """Return the number of rows of its position table, 0 without one."""
+        return rows_of_table(self.names, self.entries, self.shown.get("hidden_dim")) if self.names else 0
+
+    @functools.cached_property
+    def heads(self) -> Set:
+        """Return the set of the head arrays, by their names in `entries`."""
+        return self._of_layer("head") | self._of_layer("head_dist")
+
+    @functools.cached_property
+    def pre_logits(self) -> Set:
+        """Return the set of the `pre_logits` arrays, by their names in `entries`."""
+        return self._of_layer("pre_logits")
+
+    @property
+    def head_shapes(self) -> list:
+        """Return the shapes of the head arrays as variables of ours."""
+        return [*self._shapes("head"), *self._shapes("head_dist")]
+
+    @property
+    def classes(self) -> int | None:
+        """Return the number of logits of its head, None without a head."""
+        return next((shape[-1] for shape in self._shapes("head") if len(shape) == 2), None)
+
+    def _of_layer(self, layer):
+        return names.of_layer(self.names, layer, self.entries)
+
+    def _shapes(self, layer):
+        """Return the shapes that the arrays of a layer have in our models."""
+        forms = {name: rule.form for rule in (self.names.rules if self.names else ()) for name in rule.theirs}
+        return [our_shape(self.entries[name].shape, forms.get(name, "same")) for name in sorted(self._of_layer(layer))]
+
+    @property
+    def prefix(self) -> tuple | None:
+        """Return the marker of the layout and the start of the array names that it leaves out; None for Keras."""
+        if self.names is None:
+            return None
+        kernels = [rule.theirs[0] for rule in self.names.rules if rule.ours == "patch_encoder/projection/kernel"]
+        name = next((self.entries[kernel].name for kernel in kernels if kernel in self.entries), "")
+        return self.names.marker, next((name.removesuffix(k) for k in kernels if name.endswith(k)), "")
+
+    def has_other_head(self, classes, widths):
+        """Return whether the file has no head, or a whole head with another number of classes.
+
+        Args:
+            classes: number of classes of the model.
+            widths: numbers that may divide the number of inputs of a head.
+        """
+        shapes = self.head_shapes
+        counts = {shape[-1:] for shape in shapes}
+        is_whole = all(any(shape[0] % width == 0 for width in widths) for shape in shapes if len(shape) == 2)
+        return not counts or (is_whole and counts == {(self.classes,)} and self.classes != classes)
+
+    def has_head_bias(self):
+        """Return whether the head of the file has a bias; timm's CLIPs have one that is zero, which does not count."""
+        return any(self.entries[name].read().any() for name in self.heads if name.endswith(("bias", "/1")))
+
+
+def read_evidence(checkpoint, family=None, layout="auto"):
+    """Return the `Evidence` of an open `Checkpoint`; names, shapes and JSON files are read, but no array.
+
+    Args:
+        checkpoint: see `readers.open_checkpoint`.
+        family: `family` of the model's config: `vit`, `bit`, `swin` or `axial_resnet`; None accepts any family.
+        layout: `auto` recognises it by the array names; or one of `official`, `timm`, `huggingface`, `microsoft`
+            (Swin), `keras`.
+
+    Raises:
+        ValueError: if no layout of the family matches the array names, two arrays have the same name in it, or the
+            file's config is of another family.
+    """
+    checks.check_choice("layout", layout, LAYOUT_CHOICES)
+    checkpoint, prefix, family, rules = _recognise(checkpoint, family, layout)
+    entries, left = names.fold_entries(checkpoint.path, checkpoint.entries, rules)
+    library = "keras" if rules is None else rules.library
+    stated = vars(read_stated(checkpoint, family, library))
+    usual, implied = {}, ()
+    if rules is not None:
+        entries = _without_masked(rules, entries, stated["model"])
+        stated["grid_size"] = _axes_of_tables(rules, checkpoint) or stated["grid_size"]
+        stated["published"] = stated["published"] or tuple(rules.published)
+        usual = {"gelu": rules.gelu, "epsilon": rules.epsilon, "stem.style": rules.stem_style}
+        usual = {name: value for name, value in usual.items() if value is not None and name not in stated["stated"]}
+        implied = tuple(field for field, mark in rules.shows.items() if any(re.search(mark, name) for name in entries))
+    elif _GRID in checkpoint.entries:
+        stated["grid_size"] = _read_grid(checkpoint)
+    stated["notes"] += _notes(rules, left)
+    stated["notes"] += (f"the prefix {prefix!r} of its array names is left out",) if prefix else ()
+    about = {"family": family, "layout": library, "names": rules, "usual": usual, "implied": implied}
+    return Evidence(**stated, checkpoint=checkpoint, entries=entries, left=left, **about)
+
+
+def _recognise(checkpoint, family, library):
+    """Return the `Checkpoint` without a common prefix, the prefix, the family and the `Layout`, None for Keras.
+
+    Args:
+        checkpoint: the open `Checkpoint`.
+        family: family of the config to search, None for any.
+        library: library of the layout, `keras`, or `auto` for any.
+    """
+    prefix = ""
+    if library == "keras" or (checkpoint.kind == "h5" and library == "auto"):
+        found = {_CLASSES.get((checkpoint.config or {}).get("class_name"), family): None}
+    elif not (found := _found(checkpoint.entries, library)):
+        checkpoint, prefix, found = _unwrapped(checkpoint, library)
+    known = {layout.library for layout in names.LAYOUTS.get(family, {}).values()}
+    if family is not None and library not in ("auto", "keras", *known):
+        choices = ", ".join((*sorted(known), "keras"))
+        raise ValueError(f"layout must be one of {choices} for this model; got layout={library!r}")
+    for held, layout in found.items():
+        if family in (None, held):
+            return checkpoint, prefix, held, layout
+    if library not in ("auto", "keras"):  # the arrays decide what is missing
+        layout = next(layout for layout in names.LAYOUTS[family].values() if layout.library == library)
+        return checkpoint, prefix, family, layout
+    arrays = checks.shortened(", ".join(sorted(checkpoint.entries)[:5])) or "no array at all"
+    is_of = f"holds those of {_FAMILIES[next(iter(found))]}" if found else f"holds {arrays} ..."
+    known = ", ".join((*sorted(known or LIBRARIES), "keras"))
+    raise ValueError(
+        f"{str(checkpoint.path)!r} must hold the weights of {_FAMILIES[family]} in a layout among {known}; it {is_of}"
+    )
+
+
+def _found(entries, library):
+    """Return {family: its `Layout`} of the layouts of a library, or of all for `auto`, that have these array names."""
+    return {other: layout for other in _FAMILIES if (layout := names.detect(entries, other, library)) is not None}
+
+
+def _unwrapped(checkpoint, library):
+    """Return a file without the prefix, such as `module.`, that most of its arrays share, the prefix, and the layouts.
+
+    A head may be outside of it. If no layout has the names without the prefix either, it stays.
+    """
+    entries, prefix = checkpoint.entries, ""
+    for _ in range(_MOST_PREFIXES if entries else 0):
+        starts = collections.Counter(re.match(r"([^./]+[./])?", name)[0] for name in entries)
+        start, count = starts.most_common(1)[0]
+        entries, prefix = {name.removeprefix(start): entry for name, entry in entries.items()}, prefix + start
+        if not start or 2 * count < len(entries) or len(entries) < len(checkpoint.entries):
+            break
+        if found := _found(entries, library):
+            renamed = {name: dataclasses.replace(entry, name=name) for name, entry in entries.items()}
+            return dataclasses.replace(checkpoint, entries=renamed), prefix, found
+    return checkpoint, "", {}
+
+
+def _without_masked(rules, entries, model):
+    """Return the entries without the biases of keys that are masked, so all zero, unless the file states them."""
+    masked = {name for name in entries if rules.masked and re.search(rules.masked, name)}
+    if not masked or (model and model.block.key_bias) or any(entries[name].read().any() for name in masked):
+        return entries
+    return {name: entry for name, entry in entries.items() if name not in masked}
+
+
+def _axes_of_tables(rules, checkpoint):
+    """Return the (rows, columns) of position tables that have an axis for each, or None."""
+    shapes = {names.fold(rules, name): entry.shape for name, entry in checkpoint.entries.items()}
+    maps = [shape[-3:-1] for name, shape in shapes.items() if len(shape) > 2 and len(shape) == rules.rank_of(name)]
+    sides = {rule.ours: shapes[rule.theirs[0]][-2:-1] for rule in rules.rules if rule.theirs[0] in shapes}
+    pair = sides.get("position_embs/rows", ()) + sides.get("position_embs/columns", ())
+    return maps[0] if maps else pair if len(pair) == 2 else None
+
+
+def _read_grid(checkpoint):
+    """Return the (rows, columns) of the position table of a file from Keras."""
+    entry = checkpoint.entries[_GRID]
+    if entry.shape != (2,) or entry.is_floating:
+        got = f"{entry.dtype} of shape {entry.shape}"
+        raise ValueError(f"{_GRID} of {str(checkpoint.path)!r} must be [rows, columns] as integers; got {got}")
+    return tuple(entry.read().tolist())
+
+
+def _notes(rules, left):
+    """Return notes about the parts of a file that are not read."""
+    counts = collections.Counter(part for part in left.values() if rules and part in rules.aside)
+    notes = [f"{part} of the file is not read ({count} arrays)" for part, count in counts.items()]
+    if any(name.endswith("bias_mask") for name in left):
+        notes.append("the biases that bias_mask removes are not kept")
+    return tuple(notes)

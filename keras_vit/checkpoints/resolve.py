@@ -1,0 +1,288 @@
+"""resolve: the evidence of a file, the table of variants and the user's arguments -> the config of the model to build.
+
+Every field has the value of the first of these sources that knows it: the arguments; what defines the variant, if the
+user names it; the arrays; the JSON that the file states; what the arrays suggest; the variant or family that the file
+belongs to; what the layout of the file implies.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from keras_vit import checks
+from keras_vit.checkpoints.evidence import Evidence
+from keras_vit.checkpoints.fitting import find_table, sizes_of, stated_fields
+from keras_vit.checkpoints.releases.release import Release, label_set
+from keras_vit.checkpoints.shown import grid_of, has_class_rows, stride_of, window_of
+from keras_vit.config import ImageConfig, Preprocessing, ResNetConfig
+from keras_vit.config.base import Config, count_patches, flattened, with_field
+from keras_vit.config.fields import fields_of, names_of
+from keras_vit.config.unseen import Difference, differences
+from keras_vit.config.vit import CLASS_TOKEN_POOLINGS
+from keras_vit.variants import FAMILIES, VARIANTS, Family, Variant, reference_config
+
+_ATTENTIVE = ("map", "aim")
+_INITIAL_LAYER_SCALE = 1e-5  # replaced by the file's values
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """The model that a file holds.
+
+    Attributes:
+        config: its config.
+        table: the `Variant` or `Family` that the file belongs to, or None.
+        sources: dict from fields of the config to where their values are from.
+        preprocessing: `Preprocessing` of its images, None if no source knows it.
+        labels: class names of the head of the file, or None.
+        assumption: note that the labels are assumed, or None.
+        notes: tuple of strings for the report.
+    """
+
+    config: ImageConfig
+    table: Variant | Family | None
+    sources: Mapping[str, str]
+    preprocessing: Preprocessing | None
+    labels: tuple | None
+    assumption: str | None
+    notes: tuple[str, ...]
+
+
+def resolve(
+    evidence: Evidence, variant: str | None, arguments: Mapping[str, Any], release: Release | None = None
+) -> Resolved:
+    """Return what a file holds.
+
+    Args:
+        evidence: see `read_evidence`.
+        variant: name of the variant or of the family that the file must be of; None finds it.
+        arguments: fields that the user sets, with dots for those of nested configs; None leaves a field open.
+        release: the `Release` that the file is, or None.
+
+    Raises:
+        ValueError: if the file does not hold the variant, several variants or families fit that give other outputs, no
+            source knows a field, or the model has no such field; the message names the argument to pass.
+    """
+    given = {name: value for name, value in arguments.items() if value is not None or "." in name}
+    if evidence.model is not None and variant in (None, evidence.model.name):
+        config, sources = _saved(evidence, variant, given)
+        table: Variant | Family | None = VARIANTS.get(config.name) or FAMILIES.get(config.name)
+        notes: tuple = ("the config is that of the model that was saved",)
+    else:
+        table, notes = find_table(evidence, variant, given)
+        values, sources = _merged(evidence, table, variant, given)
+        if "class_token" in evidence.shown:
+            _settle(evidence, table, values, sources)
+        config = _config(evidence, table, values, sources, given)
+    if isinstance(table, Variant):
+        notes = (*notes, *_changes(config, reference_config(table.name), given))
+    preprocessing = suited(config, (release or evidence).preprocessing, table and table.preprocessing)
+    labels, assumption = _labels(config, evidence, release)
+    about = {"preprocessing": preprocessing, "labels": labels, "assumption": assumption, "notes": notes}
+    return Resolved(config=config, table=table, sources=sources, **about)
+
+
+def _merged(evidence, table, variant, given):
+    """Return {field: value} and {field: source}: each value is from the first source that knows it."""
+    declared = fields_of(evidence.config_class)
+    title = "" if table is None else table.name if isinstance(table, Variant) else table.title
+    ranks = {
+        "the arguments": given,
+        f"the variant {title}": _defining(variant, evidence.config_class),
+        "the arrays": evidence.shown,
+        "the file": stated_fields(evidence, given),
+        "the arrays, probably": evidence.suggested,
+        f"the table ({title})": _values_of(table),
+        f"the layout ({evidence.layout})": {**evidence.usual, "layer_scale_init": _INITIAL_LAYER_SCALE},
+        "the defaults": {name: declared[name].default for name in declared if "." not in name},
+    }
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for source, fields in ranks.items():
+        for name, value in fields.items():
+            if name in declared and name not in values and (value is not None or source != "the defaults"):
+                values[name], sources[name] = value, source
+    return values, sources
+
+
+def _changes(config, usual, given):
+    """Return a note, in a tuple, on the fields whose value of a file differs from that of its variant."""
+    names = [name for name in names_of(type(config), optional=True) if name not in given]
+    changed = [name for name in names if usual.field(name) not in (None, config.field(name))]
+    listed = ", ".join(f"{name}={config.field(name)!r}" for name in changed)
+    return (f"built with {listed}, as the file states",) if changed else ()
+
+
+def _defining(variant, config_class):
+    """Return the fields that define a variant, {} for None and for a family; DeiTs of both kinds have one name."""
+    if variant not in VARIANTS:
+        return {}
+    config, free = reference_config(variant), () if VARIANTS[variant].family else ("distilled",)
+    names = (name for name, one in fields_of(config_class).items() if one.defines and not one.optional)
+    known = {name: config.field(name) for name in names if name not in free}
+    return {name: value for name, value in known.items() if not any(other.startswith(f"{name}.") for other in known)}
+
+
+def _values_of(table):
+    """Return the fields that a `Variant` or `Family` sets; those of a hybrid's stem are in the file."""
+    if isinstance(table, Family):
+        return {"name": table.name, **flattened(table.config)}
+    if table is None:
+        return {"name": "vit"}
+    values = flattened(reference_config(table.name).to_dict())
+    stem = values.pop("stem", None) or {}
+    values |= {f"stem.{name}": stem[name] for name in ("stage_sizes", "width_factor") if name in stem}
+    return {name: value for name, value in values.items() if value is not None and name != "image_size"}
+
+
+def _settle(evidence, table, values, sources):
+    """Settle the fields of a ViT that depend on each other, unless the user sets them."""
+    shown, of_table = evidence.shown, _values_of(table)
+    settled = {}
+    # A table that the model resizes in every call has the grid of the file, and a FlexiViT the kernel of the file.
+    is_flexible = of_table.get("embedding.kernel_size") is not None
+    if is_flexible or values.get("embedding.position_grid") or values.get("embedding.square_positions"):
+        settled["embedding.position_grid"] = evidence.grid_size or grid_of(shown, evidence.table_rows)[0]
+    if is_flexible:
+        settled |= {
+            "embedding.kernel_size": shown["patch_size"],
+            "patch_size": of_table.get("patch_size", values["patch_size"]),
+        }
+        settled |= {"embedding.resize": evidence.names.resize} if evidence.layout == "timm" else {}
+    # The pooling of the table is that of models with its norm. Attention pooling has arrays.
+    has_its_norm = values["norm_position"] == of_table.get("norm_position", "before_pooling")
+    pooling = values["pooling"] if has_its_norm or not sources["pooling"].startswith("the table") else "token"
+    if pooling in _ATTENTIVE and "pooling" not in shown:
+        pooling = "token"
+    if not shown["class_token"] and pooling in CLASS_TOKEN_POOLINGS:
+        pooling = "gap"
+    settled["pooling"] = pooling
+    if sources["pooling"] == "the arguments":
+        pooling = values["pooling"]
+    # A config need not state what follows from the pooling.
+    settled["class_token"] = None if shown["class_token"] == (pooling in CLASS_TOKEN_POOLINGS) else shown["class_token"]
+    settled["head.num_blocks"] = values.get("head.num_blocks", 1) if pooling == "token_gap" else 1
+    is_other_mlp = pooling == "map" and values.get("head.map_mlp_dim") != values["mlp_dim"]
+    settled["head.map_mlp_dim"] = values.get("head.map_mlp_dim") if is_other_mlp else None
+    # A head that was trained after pre_logits needs that layer; a new head has none, as in the paper's fine-tuning.
+    head = values["include_top"] and values["classes"]
+    if head != (shown["include_top"] and evidence.classes):
+        settled["representation_size"] = None
+    if shown.get("head.bias") and not of_table.get("head.bias", True):
+        settled["head.bias"] = evidence.has_head_bias()
+    if values["block.gated"] and pooling != "map" and "gelu" not in values:
+        settled["gelu"] = "erf"  # SwiGLU has no GELU
+    for name, value in settled.items():
+        if sources.get(name) != "the arguments":
+            values[name], sources[name] = value, "the arrays"
+
+
+def _config(evidence, table, values, sources, given):
+    """Return the config with these values, at the image size of the file unless the user gives another one."""
+    path, declared = repr(str(evidence.checkpoint.path)), fields_of(evidence.config_class)
+    needed = [name for name, one in declared.items() if one.required and "." not in name and name != "image_size"]
+    for name in (*needed, *(name for name in ("gelu", "epsilon") if name in declared)):
+        if name not in values:
+            sizes = ", ".join(f"{size}={evidence.shown.get(size)}" for size in sizes_of(evidence.family))
+            raise ValueError(f"the names and shapes of {path} do not show {name}: pass {name}=... (it has {sizes})")
+    if "image_size" not in values:
+        values["image_size"], sources["image_size"] = _image_size(evidence, table, values)
+        steps = checks.check_pair("patch_size", values.get("patch_size", 1))
+        sides = checks.check_pair("image_size", values["image_size"])
+        if any(side % step for side, step in zip(sides, steps, strict=True)):
+            values["embedding.whole_patches"] = given.get("embedding.whole_patches", False)
+    is_table = evidence.table_rows and values["position_embedding"] == "learned"
+    if is_table and "embedding.class_position" not in given:
+        values["embedding.class_position"] = has_class_rows(evidence.shown, evidence.table_rows, values["image_size"])
+    config = evidence.config_class.from_dict(_nested(values, declared, given))
+    for name in sorted(given.keys() - flattened(config.to_dict())):
+        raise ValueError(f"{name} must be left out: the model in {path} has no such part; got {name}={given[name]!r}")
+    return config
+
+
+def _nested(values, declared, given):
+    """Return the dict of a config for names with dots, without what the config does not have."""
+    present = {
+        "block.rotary": values.get("block.rotary.kind") is not None and given.get("block.rotary", 0) is not None,
+        "window": any(name.startswith("window.") and value is not None for name, value in values.items()),
+        "stem": values.get("stem.stage_sizes") is not None,
+    }
+    absent = tuple(f"{part}." for part, is_present in present.items() if not is_present)
+    nested: dict[str, Any] = {"stem": {"class_name": ResNetConfig.__name__}} if present["stem"] else {}
+    for name, value in values.items():
+        if name in declared and not name.startswith(absent) and not isinstance(value, Config):
+            nested = with_field(nested, name, value)
+    return nested
+
+
+def _image_size(evidence, table, values):
+    """Return the (height, width) that the file states or its table shows, or that its variant has, and its source."""
+    stated, rows = evidence.preprocessing, evidence.table_rows
+    if isinstance(table, Variant) and values.get("embedding.kernel_size") is not None:
+        return table.image_size, f"the table ({table.name})"
+    grid = evidence.grid_size
+    if grid is None and evidence.shown.get("hidden_dim"):
+        grid, _ = grid_of(evidence.shown, rows)
+        if grid is None and (side := window_of(evidence.entries, num_others=3)):  # those of the class token
+            grid = side, side
+    if grid is not None:
+        patch_size, stride = evidence.shown.get("patch_size") or values["patch_size"], stride_of(values)
+        patch_size, pad = checks.check_pair("patch_size", patch_size), values.get("embedding.pad")
+        for size in (stated and stated.image_size, evidence.image_size):
+            if size and count_patches([-(-side // stride) for side in size], patch_size, pad) == tuple(grid):
+                return size, "the file"
+        return tuple(side * step * stride for side, step in zip(grid, patch_size, strict=True)), "the arrays"
+    if rows == 0 and stated is not None:
+        return stated.image_size, "the preprocessing of the file"
+    if rows or not isinstance(table, Variant):
+        path = repr(str(evidence.checkpoint.path))
+        raise ValueError(f"the names and shapes of {path} do not show the size of its images: pass image_size=...")
+    return table.image_size, f"the table ({table.name})"
+
+
+def _saved(evidence, variant, given):
+    """Return the config and sources of a file that states a whole config; config.json and the user come first."""
+    model, path = evidence.model, repr(str(evidence.checkpoint.path))
+    depths = (model.field(name) or 0 for name in ("num_layers", "depths", "stage_sizes", "stem.stage_sizes"))
+    blocks = sum(sum(depth) if isinstance(depth, tuple) else depth for depth in depths)
+    if blocks > len(evidence.entries):  # building them would take forever
+        count = len(evidence.entries)
+        raise ValueError(f"{path} must hold the arrays of {blocks} blocks, which it states; it holds {count} arrays")
+    for name, value in _defining(variant, evidence.config_class).items():
+        if name not in given and model.field(name) != value:
+            raise ValueError(f"{path} does not fit {variant}: {Difference(name, model.field(name), value)}")
+    changes = {difference.name: difference.theirs for difference in differences(evidence.stated, model)}
+    if given.get("classes", model.classes) != model.classes:  # of the old head
+        changes |= {name: None for name in ("classifier_activation", "representation_size") if hasattr(model, name)}
+    if "image_size" in given and model.field("embedding.images_per_sequence"):
+        changes["embedding.images_per_sequence"] = None
+    sources = {name: "the config that was saved" for name in flattened(model.to_dict())}
+    sources |= dict.fromkeys(changes, "the file") | dict.fromkeys(given, "the arguments")
+    return model.replace(**{**changes, **given}), sources
+
+
+# --- preprocessing and labels
+
+
+def suited(config, *protocols):
+    """Return the first preprocessing that can have a config's channels, at its image size; None if there is none.
+
+    Args:
+        config: config of a model.
+        *protocols: `Preprocessing` or None.
+    """
+    known = (p for p in protocols if p is not None and config.channels in (1, p.channels))
+    known = (p.grey() if config.channels == 1 else p for p in known)
+    return next((p.at(config.image_size) if config.fixed_size else p for p in known), None)
+
+
+def _labels(config, evidence, release):
+    """Return the labels of a loaded head, and a note if they are assumed."""
+    if release is not None and release.labels is not None:
+        return release.labels, None
+    if evidence.labels is not None and len(evidence.labels) == config.classes:
+        return evidence.labels, None
+    imagenet = label_set("imagenet2012")
+    if release is None and evidence.layout != "keras" and config.classes == len(imagenet):
+        return imagenet, "1000 classes: the labels are assumed to be those of ImageNet-2012"
+    return None, None
