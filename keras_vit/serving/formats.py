@@ -16,12 +16,12 @@ import warnings
 import numpy as np
 import tensorflow as tf
 
-from keras_vit import checks
+from keras_vit.config.base import one_of
 from keras_vit.layers.forms import CONVERTER, written_for
 from keras_vit.models import ImageModel, check_not_quantized, with_dtype
 from keras_vit.models.derived import of_pixels
-from keras_vit.serving.saved_model import check_saved_model, quiet, write_saved_model
-from keras_vit.serving.signatures import DEFAULT_SIGNATURES, class_scores
+from keras_vit.serving.saved_model import OPTIONS, check_saved_model, quiet, write_saved_model
+from keras_vit.serving.signatures import class_scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Format:
     Attributes:
         check: function of a model, the names of the given options and all options; it raises an error on invalid ones.
         write: function of a model, a folder that does not exist yet and the options.
-        options: dict from the name of an option to its default.
+        options: dict from the name of an option to its default and its check.
         packages: modules that are needed to write the format.
         runtime: module that runs the export for the comparison.
     """
@@ -47,14 +47,15 @@ def resolve_options(format, given):
     """Return the options of a format: the given values that are not None, and defaults for the others.
 
     Raises:
-        ValueError: on an option that the format does not have.
+        ValueError: on an option that the format does not have, or an invalid value.
     """
     known = FORMATS[format].options
     for name, value in given.items():
         if value is not None and name not in known:
             owners = ", ".join(repr(other) for other, row in FORMATS.items() if name in row.options)
             raise ValueError(f"{name} is an option of format {owners}; got {name}={value!r} with format={format!r}")
-    return {name: default if given.get(name) is None else given[name] for name, default in known.items()}
+    values = {name: default if given.get(name) is None else given[name] for name, (default, _) in known.items()}
+    return {name: check(name, values[name]) for name, (_, check) in known.items()}
 
 
 def check_packages(format, options, is_checked):
@@ -67,15 +68,14 @@ def check_packages(format, options, is_checked):
         raise ImportError(f"format={format!r} needs {', '.join(missing)}: pip install {' '.join(missing)}")
 
 
-def _check_quantization(model, given, *, quantization):
-    """Raise a `ValueError` on an unknown quantization, or a model that is already quantised."""
-    checks.check_choice("quantization", quantization, (None, "int8"))
+def _check_float(model, given, *, quantization):
+    """Raise a `ValueError` for a model that is already quantised."""
     check_not_quantized(model, "format='litert' or 'openvino', which take float models")
 
 
 def _check_calibration(model, given, *, quantization, calibration):
-    """Raise as `_check_quantization` does, and on missing or unnecessary calibration images."""
-    _check_quantization(model, given, quantization=quantization)
+    """Raise as `_check_float` does, and on missing or unnecessary calibration images."""
+    _check_float(model, given, quantization=quantization)
     if (quantization is None) != (calibration is None):
         raise ValueError(
             "calibration must be typical images for quantization='int8', and None otherwise; "
@@ -188,24 +188,14 @@ def _teach_tf2onnx():
             ctx.set_dtype(difference.output[0], dtype)
 
 
+_QUANTIZATION = {"quantization": (None, one_of((None, "int8")))}
+_CALIBRATION = {"calibration": (None, lambda name, images: images)}  # `export` reads the images
+
 FORMATS = {
-    "saved_model": Format(
-        check_saved_model,
-        write_saved_model,
-        {
-            "signatures": DEFAULT_SIGNATURES,
-            "top": 5,
-            "tokens": False,
-            "on_error": "row",
-            "max_pixels": 64_000_000,
-            "native_pixels": 2048 * 2048,
-            "jit_compile": False,
-            "compute_dtype": None,
-        },
-    ),
+    "saved_model": Format(check_saved_model, write_saved_model, OPTIONS),
     "onnx": Format(lambda model, given: None, _write_onnx, {}, ("tf2onnx",), "onnxruntime"),
-    "litert": Format(_check_quantization, _write_litert, {"quantization": None}, runtime="ai_edge_litert"),
+    "litert": Format(_check_float, _write_litert, _QUANTIZATION, runtime="ai_edge_litert"),
     "openvino": Format(
-        _check_calibration, _write_openvino, {"quantization": None, "calibration": None}, ("openvino",), "openvino"
+        _check_calibration, _write_openvino, {**_QUANTIZATION, **_CALIBRATION}, ("openvino",), "openvino"
     ),
 }

@@ -1,18 +1,20 @@
 """A model as a SavedModel folder for TensorFlow Serving: signatures, labels, warm-up requests, instructions."""
 
 import contextlib
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.analysis import rollout_model
+from keras_vit.config.base import Check, one_of
 from keras_vit.data import preprocessing as preparation
 from keras_vit.evaluation.outputs import logit_names
 from keras_vit.models import ImageModel, check_not_quantized, with_dtype
 from keras_vit.serving.instructions import instructions, server_name
 from keras_vit.serving.self_check import sample_files
-from keras_vit.serving.signatures import SIGNATURES, make_signatures
+from keras_vit.serving.signatures import DEFAULT_SIGNATURES, SIGNATURES, make_signatures
 
 _COMPUTE_DTYPES = {None: None, "float32": "float32", "bfloat16": "mixed_bfloat16"}
 _OF_FILES = tuple(name for name, (dtype, _) in SIGNATURES.items() if dtype == tf.string)
@@ -23,27 +25,35 @@ _BELONGS_TO = {
 }
 
 
-def check_saved_model(
-    model, given, *, signatures, top, tokens, on_error, max_pixels, native_pixels, jit_compile, compute_dtype
-):
-    """Raise a `ValueError` or `TypeError` on an invalid option before anything is written.
+def _signatures(name, value):
+    if not isinstance(value, (list, tuple)) or not value:
+        raise ValueError(f"{name} must be a list of at least one of {', '.join(SIGNATURES)}; got {value!r}")
+    for each in value:
+        checks.check_choice(name, each, SIGNATURES)
+    return value
+
+
+# option -> its default and its check
+OPTIONS: dict[str, tuple[Any, Check]] = {
+    "signatures": (DEFAULT_SIGNATURES, _signatures),
+    "top": (5, checks.check_integer),
+    "tokens": (False, checks.check_flag),
+    "on_error": ("row", one_of(("row", "raise"))),
+    "max_pixels": (64_000_000, checks.check_integer),
+    "native_pixels": (2048 * 2048, checks.check_integer),
+    "jit_compile": (False, checks.check_flag),
+    "compute_dtype": (None, one_of(_COMPUTE_DTYPES)),
+}
+
+
+def check_saved_model(model, given, *, signatures, tokens, native_pixels, compute_dtype, **options):
+    """Raise a `ValueError` or `TypeError` on options that contradict each other, before anything is written.
 
     `given` contains the options that the user has set; those without effect raise an error.
     """
-    if not isinstance(signatures, (list, tuple)) or not signatures:
-        raise ValueError(f"signatures must be a list of at least one of {', '.join(SIGNATURES)}; got {signatures!r}")
-    for name in signatures:
-        checks.check_choice("signatures", name, SIGNATURES)
-    checks.check_integer("top", top)
-    checks.check_flag("tokens", tokens)
     for option, owners in _BELONGS_TO.items():
         if option in given and not set(owners) & set(signatures):
             raise ValueError(f"{option} belongs to the signatures {owners}; got signatures={tuple(signatures)}")
-    checks.check_choice("on_error", on_error, ("row", "raise"))
-    checks.check_integer("max_pixels", max_pixels)
-    checks.check_integer("native_pixels", native_pixels)
-    checks.check_flag("jit_compile", jit_compile)
-    checks.check_choice("compute_dtype", compute_dtype, _COMPUTE_DTYPES)
     if not isinstance(model, ImageModel) and (compute_dtype or tokens):
         found = f"compute_dtype={compute_dtype!r} and tokens={tokens}"
         raise ValueError(f"compute_dtype and tokens are for models without layers around them; got {found}")
