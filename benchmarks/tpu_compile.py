@@ -39,7 +39,7 @@ from keras_vit.compat.jax_fit import ViTModelParallel
 from keras_vit.config.base import REMAT
 from keras_vit.models import build_model
 from keras_vit.models.costs import count_macs
-from keras_vit.variants import reference_config
+from keras_vit.variants import VARIANTS
 
 WORK = {"training": 6, "inference": 2}  # work -> operations per multiply-accumulate of the forward pass
 
@@ -133,7 +133,7 @@ def build(name, work="training", microbatches=1, **options):
         **options: other fields of the config.
     """
     dtype = "mixed_bfloat16" if work == "training" else "bfloat16"
-    config = reference_config(name).replace(dtype=dtype, **options)
+    config = VARIANTS[name].reference.replace(dtype=dtype, **options)
     model, _ = build_deferred(lambda: build_model(config))
     if work == "training":
         model.compile(

@@ -46,11 +46,11 @@ LARGEST = 1024  # images per chip
 def rows():
     """Return a dict from the model that stands for a row to all models of the row; the largest rows come first."""
     from keras_vit.config import ViTConfig
-    from keras_vit.variants import VARIANTS, reference_config
+    from keras_vit.variants import VARIANTS
 
     found = {}
     for name in VARIANTS:
-        config = reference_config(name)
+        config = VARIANTS[name].reference
         key = name
         if isinstance(config, ViTConfig) and config.attention == "global":
             key = (config.hidden_dim, config.num_layers, config.stem is not None, _tokens(config))
@@ -71,9 +71,9 @@ def jobs(models):
 
 def _has_head(model):
     """Return whether a model ends in scores to train; SAM's encoder ends in a map."""
-    from keras_vit.variants import reference_config
+    from keras_vit.variants import VARIANTS
 
-    return getattr(reference_config(model), "pooling", None) != "unpooled"
+    return getattr(VARIANTS[model].reference, "pooling", None) != "unpooled"
 
 
 def compile_missing(processes, models, slices, work):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit.config import ImageConfig, Preprocessing, ResNetConfig, ViTConfig
+from keras_vit.config.base import flattened
 from keras_vit.config.fields import fields_of, names_of
 from keras_vit.files import read_table, read_toml
 from keras_vit.models import MODELS
@@ -35,6 +36,11 @@ class Family:
     preprocessing: Preprocessing
     gated: bool = False
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Return the fields that it sets, with dots for nested ones."""
+        return {"name": self.name, **flattened(self.config)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +75,27 @@ class Variant:
     def image_size(self) -> int:
         """Return the side of its images in pixels, if the user gives none."""
         return self.defaults.get("image_size", 224)
+
+    @functools.cached_property
+    def reference(self) -> ImageConfig:
+        """Return its config at its own image size."""
+        return self.config(image_size=self.image_size)
+
+    @functools.cached_property
+    def values(self) -> dict[str, Any]:
+        """Return the fields that it sets, with dots for nested ones; of a stem only those that define it."""
+        declared = fields_of(self.config_class)
+        names = [name for name, one in declared.items() if not one.is_part and name != "image_size"]
+        values = {name: self.reference.field(name) for name in names}
+        is_left = lambda name: name.startswith("stem.") and not declared[name].defines  # noqa: E731
+        return {name: value for name, value in values.items() if value is not None and not is_left(name)}
+
+    @functools.cached_property
+    def defining(self) -> dict[str, Any]:
+        """Return the fields that define it; DeiTs with and without a distillation token have one name."""
+        declared, free = fields_of(self.config_class), () if self.family else ("distilled",)
+        names = [name for name, one in declared.items() if one.defines and not one.optional and name not in free]
+        return {name: self.reference.field(name) for name in names if not declared[name].is_part}
 
     def config(self, **arguments: Any) -> ImageConfig:
         """Return the variant's config with these arguments; a field of a nested config may have a dot in its name."""
@@ -121,14 +148,3 @@ def _read_variants():
 
 
 VARIANTS: dict[str, Variant] = {variant.name: variant for variant in _read_variants()}
-
-
-@functools.cache
-def reference_config(name: str) -> ImageConfig:
-    """Return the config of a variant at its own image size.
-
-    Args:
-        name: name of the variant.
-    """
-    variant = VARIANTS[name]
-    return variant.config(image_size=variant.image_size)

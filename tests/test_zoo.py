@@ -15,7 +15,7 @@ from keras_vit import VisionTransformer, zoo
 from keras_vit.cli import main
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.files import read_table
-from keras_vit.variants import FAMILIES, reference_config
+from keras_vit.variants import FAMILIES
 
 NAMES = [
     "ViT-Ti_16",
@@ -220,7 +220,6 @@ def replace_variants(variants):
     """Change the table itself, which several modules share."""
     zoo.VARIANTS.clear()
     zoo.VARIANTS.update(variants)
-    reference_config.cache_clear()
 
 
 class TestWeightsOfAnotherModel:

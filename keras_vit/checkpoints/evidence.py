@@ -11,8 +11,9 @@ from keras_vit.checkpoints import names
 from keras_vit.checkpoints.config_json import Stated, read_stated
 from keras_vit.checkpoints.entries import Checkpoint
 from keras_vit.checkpoints.names.rules import LIBRARIES, Layout, our_shape
-from keras_vit.checkpoints.shown import rows_of_table, shown_fields
+from keras_vit.checkpoints.shown import grid_of, has_class_rows, rows_of_table, shown_fields, window_of
 from keras_vit.config import ImageConfig
+from keras_vit.config.fields import About, fields_of
 from keras_vit.models import MODELS
 
 LAYOUT_CHOICES = ("auto", *LIBRARIES, "keras")
@@ -25,6 +26,7 @@ _FAMILIES = {
     None: "a model of this package",
 }
 _CLASSES = {"VisionTransformer": "vit", "BiTResNet": "bit", "SwinTransformer": "swin", "AxialResNet": "axial_resnet"}
+ATTENTIVE = ("map", "aim")  # poolings by attention
 _MOST_PREFIXES = 8  # names within names around those of a layout, such as `module.backbone.`
 _GRID = "position_embs/grid"  # in a Keras file: rows and columns of the position table
 
@@ -79,9 +81,37 @@ class Evidence(Stated):
         return self._fields[1]
 
     @property
+    def declared(self) -> dict[str, About]:
+        """Return the declarations of the fields of its config."""
+        return fields_of(self.config_class)
+
+    @property
+    def sizes(self) -> dict:
+        """Return {field: what the arrays show, or None} of the sizes that every variant has."""
+        needed = [name for name, one in self.declared.items() if one.defines and one.required and "." not in name]
+        return {name: self.shown.get(name) for name in needed}
+
+    @property
+    def is_attentive(self) -> bool:
+        """Return whether it has the arrays of a pooling by attention."""
+        return self.shown.get("pooling") in ATTENTIVE
+
+    @property
     def table_rows(self) -> int:
         """Return the number of rows of its position table, 0 without one."""
         return rows_of_table(self.names, self.entries, self.shown.get("hidden_dim")) if self.names else 0
+
+    @property
+    def grid(self) -> tuple | None:
+        """Return the (rows, columns) of its position table, or of its tables of offsets; None if they are unknown."""
+        if self.grid_size is not None or "class_token" not in self.shown:
+            return self.grid_size
+        side = window_of(self.entries, num_others=3)  # those of the class token
+        return grid_of(self.shown, self.table_rows)[0] or (side and (side, side))
+
+    def has_class_rows(self, image_size=None):
+        """Return whether class tokens have rows in the position table, which need not be square for this image size."""
+        return has_class_rows(self.shown, self.table_rows, image_size)
 
     @functools.cached_property
     def heads(self) -> Set:

@@ -1,14 +1,11 @@
 """The variant or family of the table that a weights file belongs to, by what its arrays show and its JSON states."""
 
+from keras_vit.checkpoints.evidence import ATTENTIVE
 from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.checkpoints.names.rules import LAYOUTS
-from keras_vit.checkpoints.shown import grid_of
 from keras_vit.config import ViTConfig
-from keras_vit.config.base import flattened
-from keras_vit.config.fields import fields_of, names_of
-from keras_vit.variants import FAMILIES, VARIANTS, reference_config
+from keras_vit.variants import FAMILIES, VARIANTS
 
-_ATTENTIVE = ("map", "aim")
 # families without layouts of their own
 _USUAL_FAMILIES = {None, *FAMILIES}.difference(*(layout.published for layout in LAYOUTS[ViTConfig.family].values()))
 _PLAIN = ViTConfig(name="vit", image_size=16, patch_size=16, hidden_dim=64, num_layers=1, num_heads=1, mlp_dim=64)
@@ -19,8 +16,8 @@ def find_table(evidence, variant, given):
     path = repr(str(evidence.checkpoint.path))
     if evidence.names is None:  # a file from Keras shows nothing
         return VARIANTS.get(variant) or FAMILIES.get(variant), ()
-    stated = names_of(evidence.config_class, stated=True)
-    if missing := [name for name in sizes_of(evidence.family) if name not in (*evidence.shown, *stated)]:
+    missing = [name for name, size in evidence.sizes.items() if size is None and not evidence.declared[name].stated]
+    if missing:
         if variant in VARIANTS:  # matching lists what is missing
             return VARIANTS[variant], ()
         raise ValueError(
@@ -38,16 +35,15 @@ def find_table(evidence, variant, given):
     elif foreign is not None:
         families = [name for name in families if name == VARIANTS[foreign.variant].family] or families
     found = [name for name in found if VARIANTS[name].family in families] or found
-    pools = evidence.shown.get("pooling") in _ATTENTIVE
-    found = [name for name in found if (reference_config(name).field("pooling") in _ATTENTIVE) == pools] or found
+    found = [name for name in found if _pools_alike(evidence, VARIANTS[name])] or found
     if found:
-        _check_equal(evidence, {name: flattened(reference_config(name).to_dict()) for name in found}, given)
+        _check_equal(evidence, {name: VARIANTS[name].values for name in found}, given)
         return VARIANTS[found[0]], (f"the names and shapes of the file are those of {found[0]}",)
     alike = _families(evidence, given)
     if variant is None and evidence.checkpoint.config is None:
-        is_plain = not _differing(evidence, _PLAIN, True, {*given, *sizes_of(evidence.family)})
+        is_plain = not _differing(evidence, _PLAIN, True, {*given, *evidence.sizes})
         families = [name for name in alike if name in (families or _USUAL_FAMILIES) and not is_plain] or families[:1]
-        values = {name: {**flattened(FAMILIES[name].config), "num_heads": None} for name in families}
+        values = {name: {**FAMILIES[name].values, "num_heads": None} for name in families}
         _check_equal(evidence, values, given)
     elif variant is not None and variant not in alike:
         raise ValueError(f"{path} must hold a model of the family {variant!r}; it holds {_described(evidence, given)}")
@@ -70,39 +66,36 @@ def _considered(evidence, variant, foreign):
 def _check_named(evidence, variant, given):
     """Raise an error if a file holds another variant, or has other sizes; matching finds other differences."""
     row, published = VARIANTS[variant], evidence.names.published
-    differing = _differing(evidence, reference_config(variant), row.family is not None, given)
-    is_exact = "pooling" in given or not _differing(evidence, reference_config(variant), True, given)
+    differing = _differing(evidence, row.reference, row.family is not None, given)
+    is_exact = "pooling" in given or not _differing(evidence, row.reference, True, given)
     names = _fitting(evidence, VARIANTS, given)
     # A plain ViT may have any pooling, unless the file is that of a published family.
     held = names if differing else [] if is_exact else [name for name in names if VARIANTS[name].family]
     if published and row.family not in published:
         held = [FAMILIES[name].title for name in published]
-    if held or set(differing) & set(sizes_of(evidence.family)):
+    if held or set(differing) & set(evidence.sizes):
         got = "; ".join(f"{name} is {theirs!r}, not {ours!r}" for name, (theirs, ours) in differing.items())
         text = f"holds the weights of {' or '.join(held)}, not" if held else "must hold the weights"
         raise ValueError(f"{str(evidence.checkpoint.path)!r} {text} of {variant}{got and f': {got}'}")
 
 
-def sizes_of(family):
-    """Return the names of the fields that every variant of a family of configs sets."""
-    config = next(row.config_class for row in VARIANTS.values() if row.config_class.family == family)
-    return [name for name, one in fields_of(config).items() if one.defines and one.required and "." not in name]
-
-
 def _fitting(evidence, names, given):
     """Return those of the variants whose architecture a file shows."""
     rows = [VARIANTS[name] for name in names if VARIANTS[name].config_class.family == evidence.family]
-    fits = lambda row: not _differing(evidence, reference_config(row.name), row.family is not None, given)  # noqa: E731
-    return [row.name for row in rows if fits(row)]
+    return [row.name for row in rows if not _differing(evidence, row.reference, row.family is not None, given)]
 
 
 def _families(evidence, given):
     """Return the families with a variant of the structure that a file shows, whatever its sizes."""
-    skipped, pools = {*given, *sizes_of(evidence.family)}, evidence.shown.get("pooling") in _ATTENTIVE
     rows = [row for row in VARIANTS.values() if row.family and row.config_class.family == evidence.family]
-    alike = [row for row in rows if not _differing(evidence, reference_config(row.name), True, skipped)]
-    families = {row.family for row in alike if (reference_config(row.name).field("pooling") in _ATTENTIVE) == pools}
+    alike = [row for row in rows if not _differing(evidence, row.reference, True, {*given, *evidence.sizes})]
+    families = {row.family for row in alike if _pools_alike(evidence, row)}
     return [name for name in FAMILIES if name in families]
+
+
+def _pools_alike(evidence, row):
+    """Return whether both have a pooling by attention, or neither."""
+    return (row.reference.field("pooling") in ATTENTIVE) == evidence.is_attentive
 
 
 def _differing(evidence, config, is_published, skipped):
@@ -115,8 +108,8 @@ def _differing(evidence, config, is_published, skipped):
         skipped: names of fields that may differ.
     """
     shown = evidence.shown
-    declared = fields_of(type(config)).items()
-    pairs = {name: (shown.get(name), config.field(name)) for name, one in declared if one.defines and name in shown}
+    names = [name for name, one in evidence.declared.items() if one.defines and name in shown]
+    pairs = {name: (shown[name], config.field(name)) for name in names}
     if config.family == ViTConfig.family:
         skipped = {*skipped, "distilled", "position_placement", "layer_scale_init"}
         if not (shown["qkv_bias"] or config.block.key_bias):
@@ -134,21 +127,20 @@ def _differing(evidence, config, is_published, skipped):
         }
         if config.embedding.kernel_size is not None:  # FlexiViT: a kernel and a table of any size
             skipped |= {"patch_size"}
-            pairs["positions of class tokens"] = (grid_of(shown, evidence.table_rows)[1], False)
+            pairs["positions of class tokens"] = (evidence.has_class_rows(), False)
         if is_published:
             pairs |= {"position_embedding": (kind, ours), "distilled token": (shown["distilled"], False)}
             pairs["class token"] = (shown["class_token"], config.num_class_tokens > 0)
-            if shown.get("pooling") in _ATTENTIVE:
+            if evidence.is_attentive:
                 pairs["pooling"] = (shown["pooling"], config.pooling)
     return {name: pair for name, pair in pairs.items() if name not in skipped and pair[0] != pair[1]}
 
 
 def _of_flexible(evidence, found):
     """Return the FlexiViTs of the variants if the file has their small table, else the other variants."""
-    configs = {name: reference_config(name) for name in found}
-    flexible = [name for name in found if configs[name].field("embedding.kernel_size")]
-    grid = grid_of(evidence.shown, evidence.table_rows)[0] if flexible else None
-    is_small = any(configs[name].field("embedding.position_grid") == grid for name in flexible)
+    grids = {name: VARIANTS[name].values.get("embedding.position_grid") for name in found}
+    flexible = [name for name in found if VARIANTS[name].values.get("embedding.kernel_size")]
+    is_small = any(grids[name] == evidence.grid for name in flexible)
     return flexible if is_small else [name for name in found if name not in flexible]
 
 
@@ -161,10 +153,10 @@ def _check_equal(evidence, tables, given):
         given: fields that the user sets.
     """
     known = {**stated_fields(evidence, given), **given}
-    if evidence.shown.get("pooling") not in _ATTENTIVE:
+    if not evidence.is_attentive:
         known = {"head.map_heads": None, "head.map_prefix": None, **known}
     differing, wholes = [], ()
-    for name, one in fields_of(evidence.config_class).items():
+    for name, one in evidence.declared.items():
         if not one.defines or name in (*evidence.shown, "layer_scale_init") or name.startswith(wholes):
             continue
         wholes += (f"{name}.",)  # a part is compared as a whole
@@ -195,5 +187,5 @@ def stated_fields(evidence, given):
 def _described(evidence, given):
     """Return what a file holds instead of the wanted family, for an error."""
     fitting = _fitting(evidence, VARIANTS, given)
-    sizes = ", ".join(f"{name}={evidence.shown.get(name)}" for name in sizes_of(evidence.family))
+    sizes = ", ".join(f"{name}={size}" for name, size in evidence.sizes.items())
     return f"those of {' or '.join(fitting)}" if fitting else f"a model with {sizes}"

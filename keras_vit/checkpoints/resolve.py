@@ -10,18 +10,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_vit import checks
-from keras_vit.checkpoints.evidence import Evidence
-from keras_vit.checkpoints.fitting import find_table, sizes_of, stated_fields
+from keras_vit.checkpoints.evidence import ATTENTIVE, Evidence
+from keras_vit.checkpoints.fitting import find_table, stated_fields
 from keras_vit.checkpoints.releases.release import Release, label_set
-from keras_vit.checkpoints.shown import grid_of, has_class_rows, stride_of, window_of
+from keras_vit.checkpoints.shown import stride_of
 from keras_vit.config import ImageConfig, Preprocessing, ResNetConfig
 from keras_vit.config.base import Config, count_patches, flattened, with_field
-from keras_vit.config.fields import fields_of, names_of
+from keras_vit.config.fields import names_of
 from keras_vit.config.unseen import Difference, differences
 from keras_vit.config.vit import CLASS_TOKEN_POOLINGS
-from keras_vit.variants import FAMILIES, VARIANTS, Family, Variant, reference_config
+from keras_vit.variants import FAMILIES, VARIANTS, Family, Variant
 
-_ATTENTIVE = ("map", "aim")
 _INITIAL_LAYER_SCALE = 1e-5  # replaced by the file's values
 
 
@@ -75,7 +74,7 @@ def resolve(
             _settle(evidence, table, values, sources)
         config = _config(evidence, table, values, sources, given)
     if isinstance(table, Variant):
-        notes = (*notes, *_changes(config, reference_config(table.name), given))
+        notes = (*notes, *_changes(table, config, given))
     preprocessing = suited(config, (release or evidence).preprocessing, table and table.preprocessing)
     labels, assumption = _labels(config, evidence, release)
     about = {"preprocessing": preprocessing, "labels": labels, "assumption": assumption, "notes": notes}
@@ -84,65 +83,41 @@ def resolve(
 
 def _merged(evidence, table, variant, given):
     """Return {field: value} and {field: source}: each value is from the first source that knows it."""
-    declared = fields_of(evidence.config_class)
     title = "" if table is None else table.name if isinstance(table, Variant) else table.title
     ranks = {
         "the arguments": given,
-        f"the variant {title}": _defining(variant, evidence.config_class),
+        f"the variant {title}": table.defining if variant in VARIANTS else {},
         "the arrays": evidence.shown,
         "the file": stated_fields(evidence, given),
         "the arrays, probably": evidence.suggested,
-        f"the table ({title})": _values_of(table),
+        f"the table ({title})": {"name": "vit"} if table is None else table.values,
         f"the layout ({evidence.layout})": {**evidence.usual, "layer_scale_init": _INITIAL_LAYER_SCALE},
-        "the defaults": {name: declared[name].default for name in declared if "." not in name},
+        "the defaults": {name: one.default for name, one in evidence.declared.items() if "." not in name},
     }
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for source, fields in ranks.items():
         for name, value in fields.items():
-            if name in declared and name not in values and (value is not None or source != "the defaults"):
+            if name in evidence.declared and name not in values and (value is not None or source != "the defaults"):
                 values[name], sources[name] = value, source
     return values, sources
 
 
-def _changes(config, usual, given):
+def _changes(row, config, given):
     """Return a note, in a tuple, on the fields whose value of a file differs from that of its variant."""
-    names = [name for name in names_of(type(config), optional=True) if name not in given]
-    changed = [name for name in names if usual.field(name) not in (None, config.field(name))]
-    listed = ", ".join(f"{name}={config.field(name)!r}" for name in changed)
-    return (f"built with {listed}, as the file states",) if changed else ()
-
-
-def _defining(variant, config_class):
-    """Return the fields that define a variant, {} for None and for a family; DeiTs of both kinds have one name."""
-    if variant not in VARIANTS:
-        return {}
-    config, free = reference_config(variant), () if VARIANTS[variant].family else ("distilled",)
-    names = (name for name, one in fields_of(config_class).items() if one.defines and not one.optional)
-    known = {name: config.field(name) for name in names if name not in free}
-    return {name: value for name, value in known.items() if not any(other.startswith(f"{name}.") for other in known)}
-
-
-def _values_of(table):
-    """Return the fields that a `Variant` or `Family` sets; those of a hybrid's stem are in the file."""
-    if isinstance(table, Family):
-        return {"name": table.name, **flattened(table.config)}
-    if table is None:
-        return {"name": "vit"}
-    values = flattened(reference_config(table.name).to_dict())
-    stem = values.pop("stem", None) or {}
-    values |= {f"stem.{name}": stem[name] for name in ("stage_sizes", "width_factor") if name in stem}
-    return {name: value for name, value in values.items() if value is not None and name != "image_size"}
+    names = [name for name in names_of(row.config_class, optional=True) if name not in given and name in row.values]
+    listed = ", ".join(f"{name}={config.field(name)!r}" for name in names if config.field(name) != row.values[name])
+    return (f"built with {listed}, as the file states",) if listed else ()
 
 
 def _settle(evidence, table, values, sources):
     """Settle the fields of a ViT that depend on each other, unless the user sets them."""
-    shown, of_table = evidence.shown, _values_of(table)
+    shown, of_table = evidence.shown, table.values if table else {}
     settled = {}
     # A table that the model resizes in every call has the grid of the file, and a FlexiViT the kernel of the file.
     is_flexible = of_table.get("embedding.kernel_size") is not None
     if is_flexible or values.get("embedding.position_grid") or values.get("embedding.square_positions"):
-        settled["embedding.position_grid"] = evidence.grid_size or grid_of(shown, evidence.table_rows)[0]
+        settled["embedding.position_grid"] = evidence.grid
     if is_flexible:
         settled |= {
             "embedding.kernel_size": shown["patch_size"],
@@ -152,7 +127,7 @@ def _settle(evidence, table, values, sources):
     # The pooling of the table is that of models with its norm. Attention pooling has arrays.
     has_its_norm = values["norm_position"] == of_table.get("norm_position", "before_pooling")
     pooling = values["pooling"] if has_its_norm or not sources["pooling"].startswith("the table") else "token"
-    if pooling in _ATTENTIVE and "pooling" not in shown:
+    if pooling in ATTENTIVE and "pooling" not in shown:
         pooling = "token"
     if not shown["class_token"] and pooling in CLASS_TOKEN_POOLINGS:
         pooling = "gap"
@@ -179,11 +154,10 @@ def _settle(evidence, table, values, sources):
 
 def _config(evidence, table, values, sources, given):
     """Return the config with these values, at the image size of the file unless the user gives another one."""
-    path, declared = repr(str(evidence.checkpoint.path)), fields_of(evidence.config_class)
-    needed = [name for name, one in declared.items() if one.required and "." not in name and name != "image_size"]
-    for name in (*needed, *(name for name in ("gelu", "epsilon") if name in declared)):
-        if name not in values:
-            sizes = ", ".join(f"{size}={evidence.shown.get(size)}" for size in sizes_of(evidence.family))
+    path = repr(str(evidence.checkpoint.path))
+    for name in (*evidence.sizes, "window_size", "width_factor", "gelu", "epsilon"):
+        if name in evidence.declared and name not in values:
+            sizes = ", ".join(f"{size}={shown}" for size, shown in evidence.sizes.items())
             raise ValueError(f"the names and shapes of {path} do not show {name}: pass {name}=... (it has {sizes})")
     if "image_size" not in values:
         values["image_size"], sources["image_size"] = _image_size(evidence, table, values)
@@ -193,8 +167,8 @@ def _config(evidence, table, values, sources, given):
             values["embedding.whole_patches"] = given.get("embedding.whole_patches", False)
     is_table = evidence.table_rows and values["position_embedding"] == "learned"
     if is_table and "embedding.class_position" not in given:
-        values["embedding.class_position"] = has_class_rows(evidence.shown, evidence.table_rows, values["image_size"])
-    config = evidence.config_class.from_dict(_nested(values, declared, given))
+        values["embedding.class_position"] = evidence.has_class_rows(values["image_size"])
+    config = evidence.config_class.from_dict(_nested(values, evidence.declared, given))
     for name in sorted(given.keys() - flattened(config.to_dict())):
         raise ValueError(f"{name} must be left out: the model in {path} has no such part; got {name}={given[name]!r}")
     return config
@@ -220,12 +194,7 @@ def _image_size(evidence, table, values):
     stated, rows = evidence.preprocessing, evidence.table_rows
     if isinstance(table, Variant) and values.get("embedding.kernel_size") is not None:
         return table.image_size, f"the table ({table.name})"
-    grid = evidence.grid_size
-    if grid is None and evidence.shown.get("hidden_dim"):
-        grid, _ = grid_of(evidence.shown, rows)
-        if grid is None and (side := window_of(evidence.entries, num_others=3)):  # those of the class token
-            grid = side, side
-    if grid is not None:
+    if (grid := evidence.grid) is not None:
         patch_size, stride = evidence.shown.get("patch_size") or values["patch_size"], stride_of(values)
         patch_size, pad = checks.check_pair("patch_size", patch_size), values.get("embedding.pad")
         for size in (stated and stated.image_size, evidence.image_size):
@@ -248,7 +217,7 @@ def _saved(evidence, variant, given):
     if blocks > len(evidence.entries):  # building them would take forever
         count = len(evidence.entries)
         raise ValueError(f"{path} must hold the arrays of {blocks} blocks, which it states; it holds {count} arrays")
-    for name, value in _defining(variant, evidence.config_class).items():
+    for name, value in (VARIANTS[variant].defining if variant in VARIANTS else {}).items():
         if name not in given and model.field(name) != value:
             raise ValueError(f"{path} does not fit {variant}: {Difference(name, model.field(name), value)}")
     changes = {difference.name: difference.theirs for difference in differences(evidence.stated, model)}

@@ -278,8 +278,10 @@ def has_class_rows(fields, rows, image_size):
     Args:
         fields: see `shown_fields`.
         rows: see `rows_of_table`.
-        image_size: (height, width) in pixels, or one integer.
+        image_size: (height, width) in pixels, or one integer; None for a square table.
     """
+    if image_size is None:
+        return grid_of(fields, rows)[1]
     cells = [-(-side // stride_of(fields)) for side in checks.check_pair("image_size", image_size)]
     patches = math.prod(count_patches(cells, fields["patch_size"]))
     prefix = int(fields["class_token"]) + int(fields["distilled"])

@@ -4,8 +4,10 @@ import re
 
 from keras_vit import checks
 from keras_vit.checkpoints.foreign_names import find_foreign
+from keras_vit.config import ViTConfig
+from keras_vit.config.fields import names_of
 from keras_vit.files import read_table
-from keras_vit.variants import reference_config
+from keras_vit.variants import VARIANTS
 
 _WORDS = read_table("checkpoints/timm_names.tsv", ("arguments",))
 # architectures without a row in foreign_names.tsv
@@ -57,9 +59,8 @@ def _hidden_fields(architecture):
     if foreign is None:
         rows = (row["fields"] for row in _ARCHITECTURES if re.fullmatch(row["architecture"], architecture))
         return dict(next(rows, {}))
-    config = reference_config(foreign.variant)
-    hidden = ("hidden_dim", "num_heads", "gelu", "block.order", "block.rotary.kind", "block.rotary.theta")
-    hidden += ("block.rotary.reference_grid", "head.map_heads", "head.map_prefix", "embedding.square_positions")
+    config = VARIANTS[foreign.variant].reference
+    hidden = {"hidden_dim", *names_of(ViTConfig, defines=True, stated=True)} - {"position_placement"}  # arrays show it
     fields = {name: config.field(name) for name in hidden}
     fields |= {name: value for name, value in foreign.arguments.items() if name in (*fields, "epsilon")}
     return {name: value for name, value in fields.items() if value is not None or name == "block.rotary.kind"}

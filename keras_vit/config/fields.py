@@ -18,6 +18,7 @@ class About:
     Attributes:
         default: its default value, None without one.
         required: whether it has no default value.
+        is_part: whether it is a config with fields of its own.
         check: function of the name and the value that returns the value, or raises a `ValueError`; None uses the check
             of `base.ARGUMENTS` for the name, or that of the type.
         defines: whether the field belongs to the architecture of a published variant. Two variants with other values
@@ -35,6 +36,7 @@ class About:
 
     default: Any = None
     required: bool = False
+    is_part: bool = False
     check: Callable[[str, Any], Any] | None = None
     defines: bool = False
     shown: str | None = None
@@ -57,26 +59,17 @@ def about(**declared: Any) -> dict[str, About]:
     return {"about": About(**declared)}
 
 
-@functools.cache
-def fields_of(config_class: type) -> dict[str, About]:
+def fields_of(config_class: Any) -> dict[str, About]:
     """Return the declaration of each field of a config; names of fields of nested configs have a dot.
 
     Args:
         config_class: class of the config.
     """
-    found, types = {}, typing.get_type_hints(config_class)
-    for field in dataclasses.fields(config_class):
-        required, declared = field.default is dataclasses.MISSING, field.metadata.get("about", About())
-        default = None if required else field.default
-        found[field.name] = dataclasses.replace(declared, default=default, required=required)
-        for inner in (types[field.name], *typing.get_args(types[field.name])):
-            if isinstance(inner, type) and dataclasses.is_dataclass(inner):
-                found |= {f"{field.name}.{name}": declared for name, declared in fields_of(inner).items()}
-    return found
+    return _fields_of(config_class)
 
 
 @functools.cache
-def names_of(config_class: type, **wanted: bool) -> tuple[str, ...]:
+def names_of(config_class: Any, **wanted: bool) -> tuple[str, ...]:
     """Return the names of the fields of a config that are declared so, in order.
 
     Args:
@@ -85,3 +78,18 @@ def names_of(config_class: type, **wanted: bool) -> tuple[str, ...]:
     """
     fields = fields_of(config_class).items()
     return tuple(name for name, declared in fields if all(getattr(declared, key) == wanted[key] for key in wanted))
+
+
+@functools.cache
+def _fields_of(config_class):
+    found, types = {}, typing.get_type_hints(config_class)
+    for field in dataclasses.fields(config_class):
+        required, declared = field.default is dataclasses.MISSING, field.metadata.get("about", About())
+        parts = [
+            one for one in (types[field.name], *typing.get_args(types[field.name])) if dataclasses.is_dataclass(one)
+        ]
+        about = {"default": None if required else field.default, "required": required, "is_part": bool(parts)}
+        found[field.name] = dataclasses.replace(declared, **about)
+        for part in parts:
+            found |= {f"{field.name}.{name}": declared for name, declared in fields_of(part).items()}
+    return found

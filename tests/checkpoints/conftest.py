@@ -14,7 +14,7 @@ import keras_vit
 from keras_vit import zoo
 from keras_vit.checkpoints import locate
 from keras_vit.models import build_model
-from keras_vit.variants import Variant, reference_config
+from keras_vit.variants import Variant
 
 TINY = {
     "name": "tiny",
@@ -112,7 +112,6 @@ def in_zoo(monkeypatch):
 
 def _forget():
     zoo._signature.cache_clear()
-    reference_config.cache_clear()
 
 
 _FREE = ("distilled", "window_size", "pooling")
