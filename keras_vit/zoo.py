@@ -13,10 +13,11 @@ from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.foreign_names import find_foreign, foreign_names
 from keras_vit.checkpoints.load import build_loaded, load_whole
 from keras_vit.checkpoints.locate import Located, fetch, locate
-from keras_vit.checkpoints.match import RESIZE_CHOICES, make_plan
+from keras_vit.checkpoints.match import make_plan
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import BEST, aliases_of, list_releases
 from keras_vit.checkpoints.resolve import resolve, suited
+from keras_vit.checkpoints.sources import RESIZE_CHOICES
 from keras_vit.compat.initial_values import build_at_once, build_deferred
 from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.base import NESTED, flattened
