@@ -2,23 +2,24 @@
 
 import contextlib
 import dataclasses
-import functools
-import math
-import re
-from collections.abc import Callable
 from typing import Any
 
 from keras_vit import checks
+from keras_vit.checkpoints.config_keys import KEYS, checked, flag, one_of
 from keras_vit.checkpoints.foreign_names import find_foreign
+from keras_vit.checkpoints.image_processors import (
+    huggingface_preprocessing,
+    timm_preprocessing,
+    torchvision_preprocessing,
+)
 from keras_vit.checkpoints.readers import PROCESSORS
 from keras_vit.checkpoints.timm_names import of_architecture, of_words
-from keras_vit.checks import check_integers, check_string
+from keras_vit.checks import check_string
 from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.base import count_patches
 from keras_vit.config.unseen import KEY, from_text, unseen, with_usual
-from keras_vit.files import read_table, read_toml
+from keras_vit.files import read_toml
 from keras_vit.layers.position_grid import square_grid
-from keras_vit.logs import LOGGER
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,11 +74,11 @@ def read_stated(checkpoint, family, layout):
             else:
                 theirs = _read_huggingface(values, family)
             if (problem := values.get("problem_type")) is not None:
-                activation = _one_of("problem_type", problem, PROBLEMS)
+                activation = one_of("problem_type", problem, PROBLEMS)
     processor = checkpoint.preprocessor or {}
     with named(repr(str(path.parent / PROCESSORS["image_processor" not in processor]))):
         usual = HF_TYPES.get((values or {}).get("model_type"), {}).get("processor")
-        stated = _huggingface_preprocessing(processor.get("image_processor", processor), usual)
+        stated = huggingface_preprocessing(processor.get("image_processor", processor), usual)
         preprocessing = theirs.preprocessing or stated
     with named(f"the metadata of {str(path)!r}"):
         ours = from_text(checkpoint.metadata.get(KEY), str(path))
@@ -120,76 +121,6 @@ def _read_keras(path, values):
             raise ValueError(f"the file must hold a model of keras_vit with a config; got {got!r}{hint}")
         labels = held["labels"] and checks.check_sequence("labels", held["labels"], "names", _class_name)
         return Stated(with_usual(unseen(held["config"])), None, labels, Preprocessing.from_dict(held["preprocessing"]))
-
-
-# --- keys
-
-_integer = functools.partial(checks.check_integer, maximum=2**20)  # what is larger could not be allocated
-_CHECKS: dict[str, Callable] = {
-    **{name: getattr(checks, f"check_{name}") for name in ("epsilon", "flag", "indices", "pair", "positive", "rate")},
-    "count": functools.partial(_integer, minimum=0),
-    "ignored": lambda name, value: None,
-    "integer": _integer,
-    "integers": functools.partial(checks.check_sequence, kind="integers", check=_integer),
-    "integers, or one": lambda name, value: _CHECKS["integers" if isinstance(value, list) else "integer"](name, value),
-    "small": functools.partial(_integer, maximum=1000),
-}
-_WITHOUT_ANY = ("timm", "vision_cfg", "text_cfg", "decoder")
-
-
-def _read_keys():
-    """Return {file: {key: (our field or None, check)}} of config_keys.tsv."""
-    rows = read_table("checkpoints/config_keys.tsv", ("check",))
-    files = dict.fromkeys(file for row in rows for file in row["files"].split())
-    keys = {}
-    for file in files:
-        wanted = {file} if file in _WITHOUT_ANY else {file, "any"}
-        found = (row for row in rows if wanted & set(row["files"].split()))
-        keys[file] = {row["key"]: (row.get("field"), row["check"]) for row in found}
-    return keys
-
-
-KEYS = _read_keys()
-
-
-def checked(values, keys, place=""):
-    """Return ({our field: value}, sorted unknown keys) of a config; `keys` is one of `KEYS`.
-
-    With a `place`, the words for the config in messages, an unknown key raises an error.
-    """
-    fields, unknown = {}, []
-    for key, value in values.items():
-        field, check = next((row for pattern, row in keys.items() if re.fullmatch(pattern, key)), (None, None))
-        if check is None:
-            unknown.append(key)
-        else:
-            fields[field] = _checked_value(f"{key}{place}", value, check)
-    fields.pop(None, None)
-    if unknown and place:
-        raise ValueError(f"{min(unknown)}{place} is not supported by keras_vit; got {values[min(unknown)]!r}")
-    return fields, sorted(unknown)
-
-
-def _checked_value(name, value, check):
-    """Check a value of config.json and convert it to ours; config_keys.tsv explains `check`."""
-    if isinstance(check, str):
-        return _CHECKS[check](name, value)
-    if isinstance(check, dict):
-        return _one_of(name, value, check)
-    if not any(value is one or (type(value) is type(one) and value == one) for one in check):
-        raise ValueError(f"{name} must be {' or '.join(map(repr, check))} for a model of keras_vit; got {value!r}")
-    return value
-
-
-def flag(values, key):
-    """Return a flag of a config; False if it is absent or null."""
-    return False if values.get(key) is None else checks.check_flag(key, values[key])
-
-
-def _one_of(name, value, choices):
-    if isinstance(value, bool) or not isinstance(value, (str, int)) or value not in choices:
-        raise ValueError(f"{name} must be one of {list(choices)}; got {value!r}")
-    return choices[value]
 
 
 # --- Hugging Face
@@ -262,7 +193,7 @@ def _read_openclip(values, entries):
     model = values["model_cfg"]
     vision, images = dict(model["vision_cfg"]), values.get("preprocess_cfg") or {}
     size = checks.check_pair("image_size in vision_cfg", vision.get("image_size", 224))
-    preprocessing = _torchvision_preprocessing("openclip", images, size, size)
+    preprocessing = torchvision_preprocessing("openclip", images, size, size)
     if "timm_model_name" in vision:
         architecture = check_string("timm_model_name", vision["timm_model_name"])
         if find_foreign(architecture) is None:
@@ -288,7 +219,7 @@ def openclip_fields(model, values, part):
     """
     act, norm = values.pop("act_kwargs", None) or {}, values.pop("norm_kwargs", None) or {}
     fields, _ = checked(values, KEYS[part], f" in {part}")
-    approximate = _one_of("approximate in act_kwargs", act.get("approximate", "none"), {"none": "erf", "tanh": "tanh"})
+    approximate = one_of("approximate in act_kwargs", act.get("approximate", "none"), {"none": "erf", "tanh": "tanh"})
     fields["gelu"] = "quick" if flag(model, "quick_gelu") else approximate
     fields["epsilon"] = checks.check_epsilon("eps in norm_kwargs", norm.get("eps", 1e-5))
     return fields
@@ -314,7 +245,7 @@ def _read_timm(values, family, layout, entries):
     sizes = _sizes(arguments.get("img_size"), fields.get("patch_size"), "img_size in model_args")
     labels = values.get("label_names")
     labels = _labels("label_names", dict(enumerate(labels)) if isinstance(labels, list) else labels)
-    preprocessing = _timm_preprocessing(values.get("pretrained_cfg") or values)
+    preprocessing = timm_preprocessing(values.get("pretrained_cfg") or values)
     architecture, notes = values.get("architecture"), ()
     if architecture is not None:
         named = f"{architecture}.{(values.get('pretrained_cfg') or {}).get('tag')}"
@@ -323,78 +254,3 @@ def _read_timm(values, family, layout, entries):
         fields = {**named, **fields}
     about = {"labels": labels, "preprocessing": preprocessing, "notes": notes, "architecture": architecture}
     return Stated(fields, **sizes, **about)
-
-
-def _timm_preprocessing(values):
-    """Return timm's evaluation preprocessing (`timm.data.create_transform`): resize to size / crop_pct, crop."""
-    if "input_size" not in values:
-        return None
-    *_, height, width = check_integers("input_size in pretrained_cfg", values["input_size"])
-    ratio = checks.check_positive("crop_pct in pretrained_cfg", values.get("crop_pct", 0.875))
-    size = tuple(math.floor(side / ratio) for side in (height, width))
-    return _torchvision_preprocessing("timm", values, size, (height, width), " in pretrained_cfg")
-
-
-def _torchvision_preprocessing(library, values, size, crop, place=""):
-    """Return the preprocessing of a library that resizes with torchvision; `place` is the end of keys in messages."""
-    row = _PROCESSORS[library]
-    values = {**row, **{key: value for key, value in values.items() if value not in (None, "")}}
-    is_squashed = _one_of(f"{row['mode']}{place}", values[row["mode"]], row["modes"])
-    return Preprocessing(
-        size=size if is_squashed else max(size),
-        crop=crop,
-        interpolation=_one_of(f"interpolation{place}", values["interpolation"], row["interpolations"]),
-        rounding="torchvision",
-        mean=tuple(values["mean"]),
-        std=tuple(values["std"]),
-    )
-
-
-# --- preprocessor_config.json
-
-_PROCESSORS = read_toml("checkpoints/image_processors.toml")
-HF_INTERPOLATIONS = {0: "nearest", 2: "bilinear_antialias", 3: "bicubic"}  # numbers of PIL.Image.Resampling
-
-
-def _huggingface_preprocessing(values, usual=None):
-    """Return the preprocessing of an image processor of transformers; `usual` is its class if no value states it."""
-    if not values:
-        return None
-    kind = str(values.get("image_processor_type") or values.get("feature_extractor_type") or usual)
-    kind = re.sub("(FeatureExtractor|ImageProcessor)(Fast|Pil)?$", "", kind)
-    defaults = _PROCESSORS.get(kind, _PROCESSORS["ViT"])
-    values, native = defaults | {key: value for key, value in values.items() if value is not None}, {}
-    for key in ("do_resize", "do_rescale"):
-        _checked_value(key, values.get(key, True), [True])
-    scale = checks.check_positive("rescale_factor", values.get("rescale_factor", 1 / 255))
-    if not math.isclose(scale, 1 / 255, rel_tol=1e-4):
-        raise ValueError(f"rescale_factor must be 1 / 255 for a model of keras_vit; got {scale!r}")
-    size, crop = values.get("size"), values.get("crop_size") if flag(values, "do_center_crop") else None
-    is_padded = isinstance(size, dict) and "longest_edge" in size
-    if "max_num_patches" in values:  # SigLIP 2 NaFlex: the square of most patches
-        most, step = (checks.check_integer(key, values[key]) for key in ("max_num_patches", "patch_size"))
-        size, native = (math.isqrt(most) * step,) * 2, {"patch_size": step, "max_tokens": most}
-    elif is_padded:
-        _checked_value("do_pad", values.get("do_pad", True), [True])
-        padded = values.get("pad_size") or {"height": size["longest_edge"], "width": size["longest_edge"]}
-        _checked_value("longest_edge in size", size["longest_edge"], [max(padded["height"], padded["width"])])
-        size = padded
-    if isinstance(size, dict):
-        size = size.get("shortest_edge") or (size["height"], size["width"])
-    elif values.get("is_square"):
-        size = checks.check_pair("size", size)
-    if isinstance(crop, dict):
-        crop = (crop["height"], crop["width"])
-    if isinstance(size, int) and crop is None:
-        LOGGER.warning(f"the file states the shorter side, {size}, and no crop: images are resized to {size} x {size}")
-    is_normalised = checks.check_flag("do_normalize", values.get("do_normalize", True))
-    return Preprocessing(
-        size=size,
-        crop=crop,
-        pad=is_padded,
-        interpolation=_one_of("resample", values["resample"], HF_INTERPOLATIONS),
-        rounding="transformers",
-        **native,
-        mean=tuple(values["image_mean"]) if is_normalised else (0.0, 0.0, 0.0),
-        std=tuple(values["image_std"]) if is_normalised else (1.0, 1.0, 1.0),
-    )

@@ -3,7 +3,7 @@
 import json
 
 from keras_vit.checkpoints import names
-from keras_vit.checkpoints.config_json import KEYS, checked
+from keras_vit.checkpoints.config_keys import KEYS, checked
 from keras_vit.checkpoints.evidence import Evidence
 from keras_vit.checkpoints.shown import Variables
 from keras_vit.config import DecoderConfig

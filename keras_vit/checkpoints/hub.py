@@ -44,17 +44,9 @@ def fetch_repository(address, most=_MAX_BYTES, beside=()):
         ConnectionError: if the hub cannot be reached or refuses, and the cache lacks the files.
     """
     repository, revision = _parse(address)
-    needed = f"weights={address!r} needs huggingface_hub"
-    try:
-        import huggingface_hub.errors
-    except ImportError as error:
-        raise ImportError(f"{needed}: pip install huggingface_hub") from error
-    if "tqdm_class" not in inspect.signature(huggingface_hub.hf_hub_download).parameters:
-        found = huggingface_hub.__version__
-        raise ImportError(f"{needed}>=1.2; got {found}: pip install --upgrade huggingface_hub")
-    errors = huggingface_hub.errors
-    with _explained(address, errors):
-        download = functools.partial(_download, huggingface_hub, repository)
+    hub = _import_hub(address)
+    with _explained(address, hub.errors):
+        download = functools.partial(_download, hub, repository)
         config, weights = download(_CONFIG, revision), _WEIGHTS
         if config is None:
             weights, name = OPENCLIP
@@ -65,7 +57,7 @@ def fetch_repository(address, most=_MAX_BYTES, beside=()):
         try:
             for name in reversed(PROCESSORS):
                 download(name, commit, is_commit=True)
-        except errors.LocalEntryNotFoundError:
+        except hub.errors.LocalEntryNotFoundError:
             warnings.warn(
                 f"the cache has no {name} of {address}, and it is unknown whether the hub has one: "
                 "check the preprocessing of the model",
@@ -73,21 +65,38 @@ def fetch_repository(address, most=_MAX_BYTES, beside=()):
             )
         for name, size in dict(beside).items():
             download(name, commit, size, is_commit=True)
-        if download(weights, commit, most, is_commit=True) is not None:
-            return folder
-        index = download(INDEX, commit, is_commit=True)
-        if index is None:
-            raise FileNotFoundError(
-                f"{address} must hold {_WEIGHTS} or {INDEX}; it does not. Other files, such as PyTorch's "
-                "pytorch_model.bin, are not read from the hub: they are pickles, which can run code when read. "
-                "Convert them once with safetensors.torch.save_file, and give the path of the result as weights"
-            )
-        for name in parts_of(index):
-            part = download(name, commit, most, is_commit=True)
-            if part is None:
-                raise FileNotFoundError(f"{address} must hold {name}, which its {INDEX} lists; it does not")
-            most -= part.stat().st_size
+        if download(weights, commit, most, is_commit=True) is None:
+            _download_parts(address, functools.partial(download, revision=commit, is_commit=True), most)
     return folder
+
+
+def _import_hub(address):
+    """Return huggingface_hub; raise `ImportError` if it is not installed or too old."""
+    needed = f"weights={address!r} needs huggingface_hub"
+    try:
+        import huggingface_hub.errors
+    except ImportError as error:
+        raise ImportError(f"{needed}: pip install huggingface_hub") from error
+    if "tqdm_class" not in inspect.signature(huggingface_hub.hf_hub_download).parameters:
+        found = huggingface_hub.__version__
+        raise ImportError(f"{needed}>=1.2; got {found}: pip install --upgrade huggingface_hub")
+    return huggingface_hub
+
+
+def _download_parts(address, download, most):
+    """Download weights that are split over several files."""
+    index = download(INDEX)
+    if index is None:
+        raise FileNotFoundError(
+            f"{address} must hold {_WEIGHTS} or {INDEX}; it does not. Other files, such as PyTorch's "
+            "pytorch_model.bin, are not read from the hub: they are pickles, which can run code when read. "
+            "Convert them once with safetensors.torch.save_file, and give the path of the result as weights"
+        )
+    for name in parts_of(index):
+        part = download(name, most=most)
+        if part is None:
+            raise FileNotFoundError(f"{address} must hold {name}, which its {INDEX} lists; it does not")
+        most -= part.stat().st_size
 
 
 def cached_address(folder):

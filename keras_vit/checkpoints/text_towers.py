@@ -4,7 +4,8 @@ import re
 
 from keras_vit import checks
 from keras_vit.checkpoints import names
-from keras_vit.checkpoints.config_json import HF_TYPES, KEYS, checked, named, openclip_fields
+from keras_vit.checkpoints.config_json import HF_TYPES, named, openclip_fields
+from keras_vit.checkpoints.config_keys import KEYS, checked
 from keras_vit.checkpoints.load import read_ahead
 from keras_vit.checkpoints.match import plan_equal
 from keras_vit.checkpoints.names.rules import TEXT_LAYOUTS

@@ -1,6 +1,8 @@
 """The JSON files that `save_weights` writes for transformers: config.json and preprocessor_config.json."""
 
-from keras_vit.checkpoints.config_json import HF_INTERPOLATIONS, HF_TYPES, KEYS, PROBLEMS
+from keras_vit.checkpoints.config_json import HF_TYPES, PROBLEMS
+from keras_vit.checkpoints.config_keys import KEYS
+from keras_vit.checkpoints.image_processors import HF_INTERPOLATIONS
 
 
 class CannotHold(ValueError):
