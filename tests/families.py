@@ -253,7 +253,7 @@ FAMILIES = {
         },
         (
             ({"image_size": (32, 31)}, "must be divisible by patch_size"),
-            ({"num_heads": (5, 4)}, r"num_heads\[0\] must divide"),
+            ({"num_heads": (5, 4)}, "num_heads must divide the widths"),
         ),
         lora=("qkv", "proj", "dense1", "dense2", "reduction"),
         rectangle=(22, 36),  # 11 x 18 patches, which the windows do not divide

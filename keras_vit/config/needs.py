@@ -1,5 +1,6 @@
 """What each choice of a ViT needs of the others, gives and breaks (choices.toml), and the conflicts that follow."""
 
+import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -28,7 +29,7 @@ class Choice(NamedTuple):
 
     def is_made(self, config: Any) -> bool:
         """Return whether a config makes the choice."""
-        value = config.field(self.argument)
+        value = _VALUE[self.argument](config)
         return value != _default(config, self.argument) if self.value == "set" else str(value) == self.value
 
 
@@ -39,6 +40,7 @@ _CHOICES = [
     for argument, values in _TABLE.items()
     for value, effects in values.items()
 ]
+_VALUE = {argument: operator.attrgetter(argument) for argument in _TABLE}
 _GIVEN = {need for choice in _CHOICES for need in choice.gives}
 
 

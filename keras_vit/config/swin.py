@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import field
+from operator import mod
 from typing import ClassVar
 
 from keras_vit import checks
@@ -51,19 +52,16 @@ class SwinConfig(ImageConfig):
     def __post_init__(self):
         super().__post_init__()
         checks.check_divisible("image_size", self.image_size, "patch_size", self.patch_size)
+        widths = tuple(self.stage_dim(stage) for stage in range(len(self.num_heads)))
         self._refuse(
             {
                 "{depths} and {num_heads} must have one number per stage, for at least one stage": (
                     not self.depths or len(self.depths) != len(self.num_heads)
                 ),
                 "{mlp_ratio} * {embed_dim} must be at least 1, the width of the MLPs": self.mlp_dim(0) < 1,
+                f"{{num_heads}} must divide the widths of the stages, {widths}": any(map(mod, widths, self.num_heads)),
             }
         )
-        for stage, heads in enumerate(self.num_heads):
-            if self.stage_dim(stage) % heads:
-                raise ValueError(
-                    f"num_heads[{stage}] must divide the width of the stage, {self.stage_dim(stage)}; got {heads}"
-                )
 
     @property
     def grid_size(self) -> tuple[int, int]:

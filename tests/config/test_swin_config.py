@@ -79,7 +79,7 @@ INTEGER = "must be an integer of at least 1"
         ({"num_heads": (2, "4")}, f"num_heads[1] {INTEGER}; got num_heads[1]='4'"),
         ({"depths": (2,)}, "one number per stage, for at least one stage; got depths=(2,), num_heads=(2, 4)"),
         ({"depths": (), "num_heads": ()}, "for at least one stage; got depths=(), num_heads=()"),
-        ({"num_heads": (2, 3)}, "num_heads[1] must divide the width of the stage, 16; got 3"),
+        ({"num_heads": (2, 3)}, "num_heads must divide the widths of the stages, (8, 16); got num_heads=(2, 3)"),
         ({"mlp_ratio": 0}, "mlp_ratio must be a finite number above 0; got mlp_ratio=0"),
         ({"mlp_ratio": 0.1}, "must be at least 1, the width of the MLPs; got mlp_ratio=0.1, embed_dim=8"),
         ({"qkv_bias": 1}, "qkv_bias must be True or False; got qkv_bias=1"),
