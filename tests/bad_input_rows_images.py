@@ -105,7 +105,7 @@ ROWS = {
     "folder without classes": (
         lambda files: keras_vit.data.from_directory(files.folder),
         ValueError,
-        "path sub-folder class",
+        "path one folder class",
     ),
     "negative batch size": (
         lambda files: keras_vit.evaluate(files.model, files.folder, batch_size=-1),
