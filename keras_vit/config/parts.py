@@ -113,7 +113,6 @@ class BlockConfig(Config):
         key_bias: whether keys have a bias, if queries and values have one (`qkv_bias`).
         attention_norm: whether the joined outputs of the heads are normalised before their projection.
         mlp_norm: whether the hidden layer of the MLP is normalised (sub-LN).
-        toy_scale: whether the hidden layer of the MLP is multiplied by a learned number.
         rotary: `RotaryConfig` of the rotary position embeddings, or None.
 
     Raises:
@@ -129,7 +128,6 @@ class BlockConfig(Config):
     key_bias: bool = field(default=True, metadata=about(defines=True))
     attention_norm: bool = field(default=False, metadata=about(defines=True, shown="block_0/attention/output_norm/.*"))
     mlp_norm: bool = field(default=False, metadata=about(defines=True, shown="block_0/mlp/hidden_norm/.*"))
-    toy_scale: bool = field(default=False, metadata=about(defines=True, shown="block_0/mlp/toy_scale"))
     rotary: RotaryConfig | None = field(default=None, metadata=about(defines=True))
 
 

@@ -56,8 +56,6 @@ class MlpBlock(Layer):
         self.dense1 = self._dense(self.mlp_dim * (2 if self.block.gated else 1), "dense1", input_shape)
         norm = self.block.norm, self.epsilon, "hidden_norm", hidden_shape
         self.hidden_norm = self.make_norm(*norm) if self.block.mlp_norm else absent
-        if self.block.toy_scale:
-            self.toy_scale = self.add_weight(name="toy_scale", shape=(1,), initializer="ones")
         self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout", shape=hidden_shape)
         self.dense2 = self._dense(input_shape[-1], "dense2", hidden_shape)
 
@@ -68,7 +66,6 @@ class MlpBlock(Layer):
     def call(self, x: Tensor, training: bool | None = None, *, norm: keras.layers.Layer | None = None) -> Tensor:
         def rest(x):
             x = self.hidden_norm(_ACTIVATIONS["gated" if self.block.gated else self.gelu](x, training))
-            x = x * ops.cast(self.toy_scale, x.dtype) if self.block.toy_scale else x
             x = project(self.dense2, self.dropout(x, training=training))
             return self.dropout(x, training=training)
 
