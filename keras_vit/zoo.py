@@ -6,27 +6,29 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 from keras_vit import checks
 from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.foreign_names import find_foreign, foreign_names
 from keras_vit.checkpoints.load import build_loaded, load_whole
-from keras_vit.checkpoints.locate import Located, fetch, locate
+from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.match import make_plan
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import BEST, aliases_of, list_releases
-from keras_vit.checkpoints.resolve import resolve, suited
+from keras_vit.checkpoints.resolve import resolve
 from keras_vit.checkpoints.sources import RESIZE_CHOICES
 from keras_vit.compat.initial_values import build_at_once, build_deferred
 from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.base import NESTED, flattened
+from keras_vit.config.preprocessing import suited
 from keras_vit.models import MODELS, build_model
 from keras_vit.models.base import ImageModel
-from keras_vit.models.derived import or_for_any_size
+from keras_vit.models.derived import OPEN_SIZES, resize
 from keras_vit.typing import Pair, PathLike, Size
 from keras_vit.variants import DESIGN, FAMILIES, VARIANTS, Variant
 
+BuildT = TypeVar("BuildT", bound=Callable[..., ImageModel])
 _SIZES = ("auto", "file", "any", "native")
 
 
@@ -73,12 +75,32 @@ def variant_name(argument: str, name: str) -> str:
     Raises:
         ValueError: if there is no such variant.
     """
-    if (foreign := find_foreign(name)) is not None:
-        return foreign.variant
-    return checks.check_choice(argument, CONSTRUCTORS.get(name, name) if isinstance(name, str) else name, VARIANTS)
+    name = CONSTRUCTORS.get(name, name) if isinstance(name, str) else name
+    foreign = None if name in CONSTRUCTORS.values() else find_foreign(name)
+    return checks.check_choice(argument, foreign.variant if foreign else name, VARIANTS)
 
 
-@or_for_any_size
+def _or_for_any_size(build: BuildT) -> BuildT:
+    """Return a function that builds a model, with the image sizes `"any"` and `"native"` a copy for them.
+
+    Args:
+        build: function of `image_size` and other arguments to a model; `"file"` is the size of the file's table.
+    """
+
+    @functools.wraps(build)
+    def build_or_open(*args, image_size="auto", **arguments):
+        if image_size is None:
+            raise ValueError("image_size must not be None: image_size='any' takes images of any size")
+        if image_size not in OPEN_SIZES:
+            return build(*args, image_size=image_size, **arguments)
+        model = build(*args, image_size="file", **arguments)
+        pad, most = bool(model.config.field("embedding.pad")), model.max_tokens if image_size == "native" else None
+        return resize(model, image_size, model.table_method or "auto", pad, max_tokens=most)
+
+    return cast(BuildT, build_or_open)
+
+
+@_or_for_any_size
 def create_model(
     variant: str,
     /,
@@ -123,8 +145,8 @@ def create_model(
         TypeError: if the variant has no such argument.
         FileNotFoundError: if the weights file does not exist.
     """
-    foreign = find_foreign(variant)
-    variant = variant_name("variant", variant)
+    foreign = None if variant in CONSTRUCTORS.values() else find_foreign(variant)
+    variant = foreign.variant if foreign else variant_name("variant", variant)
     row = VARIANTS[variant]
     _check_arguments(constructor_name(variant), arguments, _signature(variant).parameters, row.config_class)
     if checks.check_flag("pretrained", pretrained):
@@ -133,13 +155,14 @@ def create_model(
         weights = foreign.weights if foreign else next(iter(list_weights(variant)), BEST)
     size = foreign.image_size if foreign and image_size == "auto" else _size(image_size, row.image_size)
     fields = {**(foreign.arguments if foreign else {}), **flattened(arguments)}
-    found = Located() if weights is None else locate(weights, variant, size or row.image_size)
+    if weights is None:
+        config = row.config(image_size=size or row.image_size, **fields)
+        preprocessing = preprocessing or suited(config, row.preprocessing)
+        about: dict[str, Any] = {"preprocessing": preprocessing, "labels": labels, "name": name}
+        return build_at_once(lambda: MODELS[row.config_class](config, **about))
+    found = locate(weights, variant, size or row.image_size)
     fields = {**found.arguments, **fields}
     config = row.config(image_size=size or row.image_size, **fields)  # checked before anything is downloaded
-    if weights is None:
-        preprocessing = preprocessing or suited(config, row.preprocessing)
-        about = {"preprocessing": preprocessing, "labels": labels, "name": name}
-        return build_at_once(lambda: build_model(config, **about))
     evidence = read_evidence(open_checkpoint(fetch(found)), config.family)
     if not evidence.heads:  # a file without a head gets a new one
         fields = {"include_top": config.include_top, **fields}
@@ -147,7 +170,7 @@ def create_model(
     return build_loaded(resolved, evidence, preprocessing=preprocessing, labels=labels, name=name)
 
 
-@or_for_any_size
+@_or_for_any_size
 def load(
     source: PathLike,
     *,

@@ -15,9 +15,9 @@ from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.match import LoadReport, make_plan
 from keras_vit.checkpoints.readers import open_checkpoint
-from keras_vit.checkpoints.resolve import suited
 from keras_vit.checkpoints.sources import RESIZE_CHOICES
 from keras_vit.compat.initial_values import build_deferred, initialise
+from keras_vit.config.preprocessing import suited
 from keras_vit.logs import LOGGER
 from keras_vit.models import build_model
 from keras_vit.models.base import ImageModel

@@ -17,6 +17,7 @@ from keras_vit.checkpoints.shown import stride_of
 from keras_vit.config import ImageConfig, Preprocessing, ResNetConfig
 from keras_vit.config.base import Config, count_patches, flattened, with_field
 from keras_vit.config.fields import names_of
+from keras_vit.config.preprocessing import suited
 from keras_vit.config.unseen import Difference, differences
 from keras_vit.config.vit import CLASS_TOKEN_POOLINGS
 from keras_vit.variants import FAMILIES, VARIANTS, Family, Variant
@@ -75,7 +76,8 @@ def resolve(
         config = _config(evidence, table, values, sources, given)
     if isinstance(table, Variant):
         notes = (*notes, *_changes(table, config, given))
-    preprocessing = suited(config, (release or evidence).preprocessing, table and table.preprocessing)
+    usual = None if table is None else table.preprocessing
+    preprocessing = suited(config, (release or evidence).preprocessing, usual)
     labels, assumption = _labels(config, evidence, release)
     about = {"preprocessing": preprocessing, "labels": labels, "assumption": assumption, "notes": notes}
     return Resolved(config=config, table=table, sources=sources, **about)
@@ -228,21 +230,6 @@ def _saved(evidence, variant, given):
     sources = {name: "the config that was saved" for name in flattened(model.to_dict())}
     sources |= dict.fromkeys(changes, "the file") | dict.fromkeys(given, "the arguments")
     return model.replace(**{**changes, **given}), sources
-
-
-# --- preprocessing and labels
-
-
-def suited(config, *protocols):
-    """Return the first preprocessing that can have a config's channels, at its image size; None if there is none.
-
-    Args:
-        config: config of a model.
-        *protocols: `Preprocessing` or None.
-    """
-    known = (p for p in protocols if p is not None and config.channels in (1, p.channels))
-    known = (p.grey() if config.channels == 1 else p for p in known)
-    return next((p.at(config.image_size) if config.fixed_size else p for p in known), None)
 
 
 def _labels(config, evidence, release):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_vit import checks
-from keras_vit.config.base import Config, one_of
+from keras_vit.config.base import Config, ImageConfig, one_of
 from keras_vit.typing import Pair, Size
 
 INTERPOLATIONS = ("bilinear", "bilinear_antialias", "bicubic", "area", "nearest")
@@ -184,3 +184,15 @@ class Preprocessing(Config):
             raise ValueError(f"inputs must have {self.channels} channels in the last axis; got shape {inputs.shape}")
         mean, std = (np.asarray(values, "float32") for values in self.statistics)
         return np.clip(inputs * std + mean, 0.0, 1.0)
+
+
+def suited(config: ImageConfig, *protocols: Preprocessing | None) -> Preprocessing | None:
+    """Return the first preprocessing that can have a config's channels, at its image size; None if there is none.
+
+    Args:
+        config: config of a model.
+        *protocols: `Preprocessing` or None.
+    """
+    known = (p for p in protocols if p is not None and config.channels in (1, p.channels))
+    known = (p.grey() if config.channels == 1 else p for p in known)
+    return next((p.at(config.image_size) if config.fixed_size else p for p in known), None)

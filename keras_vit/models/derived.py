@@ -1,9 +1,8 @@
 """Models made from another one: feature_extractor and of_pixels share its weights, the others copy them."""
 
-import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar, cast
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import keras
 import numpy as np
@@ -23,10 +22,8 @@ from keras_vit.models.encoders import preprocessing_of
 from keras_vit.models.layer_states import layer_states
 from keras_vit.typing import Size
 
-_OPEN = ("any", "native")  # image sizes that a model does not fix
+OPEN_SIZES = ("any", "native")  # image sizes that a model does not fix
 DTYPES = ("uint8", "float32")  # of pixels
-
-BuildT = TypeVar("BuildT", bound=Callable[..., ImageModel])
 
 
 def resize(
@@ -66,9 +63,9 @@ def resize(
     """
     checks.check_choice("method", method, ("auto", *RESIZE_METHODS))
     if isinstance(image_size, str):
-        checks.check_choice("image_size", image_size, _OPEN)
+        checks.check_choice("image_size", image_size, OPEN_SIZES)
     config, is_native = check_model(model).config, image_size == "native"
-    is_open = image_size in _OPEN
+    is_open = image_size in OPEN_SIZES
     if (is_open or pad) and not hasattr(config, "table_grid"):
         raise ValueError(
             f"image_size 'any' and 'native' and pad=True need a VisionTransformer, whose blocks take any number of "
@@ -122,26 +119,6 @@ def for_images(model: ModelT, images: Any) -> ModelT:
     if model.config.field("embedding.images_per_sequence"):
         raise ValueError(f"model must take images, not sequences of patches (keras_vit.resize); got {model.name!r}")
     return resize(model, np.shape(images)[1:3], pad=bool(model.config.field("embedding.pad")))
-
-
-def or_for_any_size(build: BuildT) -> BuildT:
-    """Return a function that builds a model, with the image sizes `"any"` and `"native"` a copy for them.
-
-    Args:
-        build: function of `image_size` and other arguments to a model; `"file"` is the size of the file's table.
-    """
-
-    @functools.wraps(build)
-    def build_or_open(*args, image_size="auto", **arguments):
-        if image_size is None:
-            raise ValueError("image_size must not be None: image_size='any' takes images of any size")
-        if image_size not in _OPEN:
-            return build(*args, image_size=image_size, **arguments)
-        model = build(*args, image_size="file", **arguments)
-        pad, most = bool(model.config.field("embedding.pad")), model.max_tokens if image_size == "native" else None
-        return resize(model, image_size, model.table_method or "auto", pad, max_tokens=most)
-
-    return cast(BuildT, build_or_open)
 
 
 def with_dtype(model: ModelT, dtype: Any) -> ModelT:
