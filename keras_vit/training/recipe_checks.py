@@ -21,13 +21,29 @@ RATES = ("dropout_rate", "attention_dropout_rate", "drop_path_rate")
 
 # at most one field of each group is set: a new value replaces the others
 EXCLUSIVE = (("epochs", "steps"), ("warmup_steps", "warmup_fraction", "warmup_epochs"))
+# field -> the field whose value it needs, and these values; at its default, it needs none
+_NEEDS = {
+    "final_learning_rate": ("schedule", ("cosine", "linear")),
+    "decay_factor": ("schedule", ("step",)),
+    "momentum": ("optimizer", ("sgd",)),
+    "beta_2": ("optimizer", ("adamw",)),
+    "head_bias": ("loss", ("sigmoid",)),  # it does not change a softmax
+    "pretraining": ("loss", tuple(SELF_SUPERVISED)),
+    "crops": ("loss", (CROPPED,)),
+    **dict.fromkeys(("label_smoothing", "mix"), ("loss", CROSS_ENTROPIES)),  # the others use no labels
+    "input_dtype": ("loss", CROSS_ENTROPIES),  # the others need standardised images
+}
 
 
 def rules(r):
     """Return a dict from rules to whether a recipe breaks them, the argument of `Config._refuse`."""
     warmups = [name for name in EXCLUSIVE[1] if getattr(r, name)]
-    is_unlabelled, is_cropped = r.loss in SELF_SUPERVISED, r.loss == CROPPED
-    return {
+    needs = {
+        f"{{{name}}} requires {{{other}}} {' or '.join(map(repr, values))}": getattr(r, other) not in values
+        for name, (other, values) in _NEEDS.items()
+        if getattr(r, name) != getattr(type(r), name)
+    }
+    return needs | {
         "exactly one of {epochs} and {steps} must be given": (r.epochs is None) == (r.steps is None),
         "at most one of {warmup_steps}, {warmup_fraction} and {warmup_epochs} may be given": len(warmups) > 1,
         "{warmup_steps} must be below {steps}": r.steps is not None and r.warmup_steps >= r.steps,
@@ -36,27 +52,9 @@ def rules(r):
         "{warmup_learning_rate} requires a warm-up": r.warmup_learning_rate and not warmups,
         "{warmup_learning_rate} must not exceed {learning_rate}": r.warmup_learning_rate > r.learning_rate,
         "{final_learning_rate} must not exceed {learning_rate}": r.final_learning_rate > r.learning_rate,
-        "{final_learning_rate} requires {schedule} 'cosine' or 'linear'": (
-            r.final_learning_rate and r.schedule not in ("cosine", "linear")
-        ),
         "{decay_at} must be given with {schedule} 'step', and only with it": bool(r.decay_at) != (r.schedule == "step"),
-        "{decay_factor} requires {schedule} 'step'": r.decay_factor is not None and r.schedule != "step",
-        "{momentum} requires {optimizer} 'sgd'": r.momentum is not None and r.optimizer != "sgd",
-        "{head_bias} requires {loss} 'sigmoid', because it does not change a softmax": (
-            r.head_bias is not None and r.loss != "sigmoid"
-        ),
-        "{beta_2} requires {optimizer} 'adamw'": r.beta_2 is not None and r.optimizer != "adamw",
-        f"{{loss}} {r.loss!r} uses no labels, so {{label_smoothing}} must be 0 and {{mix}} empty": (
-            is_unlabelled and (r.label_smoothing or r.mix)
-        ),
-        f"{{loss}} {r.loss!r} needs standardised images, so {{input_dtype}} must be 'float32'": (
-            is_unlabelled and r.input_dtype != "float32"
-        ),
-        "{pretraining} requires a {loss} that uses no labels": r.pretraining is not None and not is_unlabelled,
-        "{crops} requires {loss} 'self_distillation'": r.crops is not None and not is_cropped,
-        "{augment} must be empty and {repeats} 1 with {loss} 'self_distillation' ({crops} may have {augment})": (
-            is_cropped and (r.augment or r.repeats > 1)
-        ),
+        "{augment} requires another {loss} (it is part of {crops})": r.loss == CROPPED and r.augment,
+        "{repeats} requires another {loss}": r.loss == CROPPED and r.repeats > 1,
         "{final_weight_decay} requires {weight_decay}": r.final_weight_decay is not None and not r.weight_decay,
         "at most one of {clip_norm} and {clip_weight_norm} may be given": r.clip_norm and r.clip_weight_norm,
         "{microbatches} must divide {batch_size}": r.batch_size % r.microbatches,

@@ -89,12 +89,9 @@ def test_train_resumes_exactly_and_the_teacher_goes_on(source, tmp_path, monkeyp
 @for_each(
     ("changes", "message"),
     [
-        ({"augment": ("flip",)}, "augment must be empty and repeats 1 with loss 'self_distillation'"),
-        (
-            {"mix": ("mixup(0.2)",)},
-            "loss 'self_distillation' uses no labels, so label_smoothing must be 0 and mix empty",
-        ),
-        ({"input_dtype": "uint8"}, "so input_dtype must be 'float32'; got loss='self_distillation', input_dtype="),
+        ({"augment": ("flip",)}, "augment requires another loss"),
+        ({"mix": ("mixup(0.2)",)}, "mix requires loss 'softmax' or 'sigmoid'; got mix="),
+        ({"input_dtype": "uint8"}, "input_dtype requires loss 'softmax' or 'sigmoid'; got input_dtype='uint8'"),
         ({"loss": "softmax", "pretraining": None}, "crops requires loss 'self_distillation'; got crops={"),
         ({"weight_decay": 0.0}, "final_weight_decay requires weight_decay; got final_weight_decay=0.4, weight_decay=0"),
         ({"clip_norm": 1.0}, "at most one of clip_norm and clip_weight_norm may be given; got clip_norm=1.0, clip_w"),
