@@ -118,10 +118,7 @@ def attention_batches(model, images=None, layers=None, batch_size=16, grid_size=
         raise ValueError("weights must contain at least one block; got none")
     for block in weights:
         if block.ndim != 4 or block.shape[-1] != block.shape[-2] or block.dtype.kind != "f":
-            raise ValueError(
-                "weights must be float arrays (images, heads, tokens, tokens), one per block; "
-                f"got {block.dtype} of shape {block.shape}"
-            )
+            raise ValueError(f"weights must be float (images, heads, tokens, tokens); got {block.dtype} {block.shape}")
         if not np.isfinite(block).all():
             raise ValueError("weights must be finite; a block contains NaN or infinity")
     sizes = {(len(block), block.shape[-1]) for block in weights}
@@ -176,10 +173,7 @@ def patch_grid(patches, grid_size):
     """
     grid = square_grid(max(patches, 0)) if grid_size is None else checks.check_pair("grid_size", grid_size)
     if grid is None or math.prod(grid) != patches:
-        raise ValueError(
-            f"grid_size must be (rows, columns) of the {patches} patches after the prefix tokens; "
-            f"got grid_size={grid_size}"
-        )
+        raise ValueError(f"grid_size must be (rows, columns) of {patches} patches; got grid_size={grid_size}")
     return grid
 
 
@@ -266,9 +260,7 @@ def _blocks(nodes):
         if kind is None:
             continue
         if image_size is None or None in image_size:
-            raise ValueError(
-                f"model must have images of a known size as input; {operation.name} is in a model without such an input"
-            )
+            raise ValueError(f"model must have images of a known size as input; that of {operation.name} has not")
         shape = node.input_tensors[0].shape
         grid_size = grid_size or (patch_grid(shape[1] - prefix, None) if len(shape) == 3 else tuple(shape[1:3]))
         sides = zip(image_size, shares, grid_size, strict=True)

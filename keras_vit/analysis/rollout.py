@@ -93,10 +93,7 @@ def rollout_model(model: keras.Model) -> keras.Model:
     """
     graph, blocks = attention_graph(model)
     if any(block.is_grouped for block in blocks):
-        raise ValueError(
-            "model must have blocks with global attention, as plain, hybrid and distilled ViTs do; "
-            f"{model.name} attends within rows, columns or windows"
-        )
+        raise ValueError(f"model must have global attention; {model.name} attends within rows, columns or windows")
     places = blocks[0].places[0]
     identity = ops.eye(len(places), dtype="float32")
     rollout: Tensor = None

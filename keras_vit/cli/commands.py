@@ -75,9 +75,7 @@ def probe(args):
     _check_output("--plot", args.plot, _DRAWINGS)
     train, test = open_sources(args, _SEED)
     if test is None:
-        raise ValueError(
-            "--validation, --hold-out or --arrays with x_test and y_test must be given, because probe needs test images"
-        )
+        raise ValueError("probe needs test images: --validation, --hold-out or --arrays with x_test and y_test")
     model = open_model(args)
     options = given(args, ("shots", "layer", "l2", "batch_size"))
     result = keras_vit.evaluation.few_shot(model, train, test, seeds=range(args.seeds), **options)

@@ -54,9 +54,7 @@ def build_model(args, needs_weights=False):
     except ValueError as error:
         raise ValueError(f"{error}; or a {_SAVED} file") from error
     if args.weights is None and needs_weights:
-        raise ValueError(
-            f"--weights must be given with --model {args.model}: a file, or a name from keras-vit list --weights"
-        )
+        raise ValueError(f"--weights must be given with --model {args.model}: a file, or a name of list --weights")
     return keras_vit.create_model(args.model, weights=args.weights, **changes)
 
 
@@ -81,9 +79,7 @@ def change_preprocessing(preprocessing, args):
     changed = preprocessing.replace(**changes)
     if changed.image_size != image_size:
         expected, found = (f"{height} x {width}" for height, width in (image_size, changed.image_size))
-        raise ValueError(
-            f"--crop must be the model's image size {expected}; got {found} (change the model's size with --image-size)"
-        )
+        raise ValueError(f"--crop must be the model's image size {expected} (see --image-size); got {found}")
     return changed
 
 

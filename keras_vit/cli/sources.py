@@ -62,9 +62,7 @@ def kind_of(args):
 
 def _split(source, hold_out, seed):
     if not 0 < round(hold_out * source.size) < source.size:
-        raise ValueError(
-            f"--hold-out must leave both parts at least one image; got --hold-out={hold_out:g} of {source.size} images"
-        )
+        raise ValueError(f"--hold-out must leave each part an image; got {hold_out:g} of {source.size} images")
     rest, held_out = source.split(hold_out, seed=seed)
     drawn = "drawn regardless of class" if source.labels is None else "stratified by class"
     print(f"{rest.size:,} training images, {held_out.size:,} held out, {drawn}", file=sys.stderr)

@@ -88,10 +88,8 @@ def _reduction(model):
     # Keras averages a loss that is given by name or as a function.
     reductions = sorted({getattr(loss, "reduction", "sum_over_batch_size") for loss in losses} or {"mean"})
     if len(reductions) > 1 or reductions[0] not in _REDUCTIONS:
-        raise ValueError(
-            "loss must have one reduction for all outputs to be trained in parts (microbatches, replicas), of "
-            f"{list(_REDUCTIONS)}; got {reductions}"
-        )
+        known = ", ".join(_REDUCTIONS)
+        raise ValueError(f"microbatches and replicas need one reduction of all losses, of {known}; got {reductions}")
     return reductions[0]
 
 

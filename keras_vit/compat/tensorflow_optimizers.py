@@ -232,7 +232,7 @@ def _cond(predicate, if_true, if_false=lambda *_: None, arguments=()):
     If replicas are threads (`merge_call`), a branch inside one replica cannot wait for the others. The condition is
     therefore evaluated outside of the replicas, and each branch enters them again.
     """
-    if _is_one_program(tf):
+    if _is_one_program():
         tf.cond(predicate, lambda: _nothing(if_true, arguments), lambda: _nothing(if_false, arguments))
         return
 
@@ -252,7 +252,7 @@ def _nothing(function, arguments):
     return tf.constant(0)
 
 
-def _is_one_program(tf):
+def _is_one_program():
     """Return whether all replicas are one program, so that no `merge_call` is needed: on TPUs, or with XLA."""
     is_tpu = isinstance(tf.distribute.get_strategy(), tf.distribute.TPUStrategy)
     return is_tpu or tf.__internal__.distribute.strategy_supports_no_merge_call()

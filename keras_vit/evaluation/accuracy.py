@@ -75,10 +75,8 @@ class Calibration:
     def __str__(self):
         likelihood = self.negative_log_likelihood
         known = "" if likelihood is None else f", negative log-likelihood {likelihood:.4f}"
-        return (
-            f"mean confidence {100 * self.mean_confidence:.2f} %, "
-            f"expected calibration error {100 * self.error:.2f} % ({BINS} bins){known}"
-        )
+        error = f"expected calibration error {100 * self.error:.2f} % ({BINS} bins)"
+        return f"mean confidence {100 * self.mean_confidence:.2f} %, {error}{known}"
 
 
 def calibration(activation, confidences, is_right, of_right):

@@ -172,10 +172,8 @@ def _ends(model, nodes, up_to):
         return [parent for node in nodes if getattr(node.operation, "weights", ()) for parent in node.parent_nodes]
     names = [layer.name for layer in model.layers]
     if up_to not in names:
-        raise ValueError(
-            f"up_to must name a layer of {model.name!r}, one of {', '.join(map(repr, names))}; "
-            f"got up_to={up_to!r}{_hint(model, names, up_to)}"
-        )
+        known, hint = ", ".join(map(repr, names)), _hint(model, names, up_to)
+        raise ValueError(f"up_to must name a layer of {model.name!r}, one of {known}; got up_to={up_to!r}{hint}")
     return [next(node for node in nodes if node.operation.name == up_to)]
 
 

@@ -206,10 +206,7 @@ def _check_model(model, encoder, force):
     if force:
         return
     if has_zero_head(model):
-        raise ValueError(
-            f"model must have a trained head: that of {model.name} is all zeros and returns the same for every image "
-            "(export it anyway with force=True)"
-        )
+        raise ValueError(f"model must have a trained head; that of {model.name} is all zeros (force=True exports it)")
     if encoder is not None and encoder.preprocessing_source == "assumed":
         raise ValueError(
             f"model must have a known preprocessing: its weights, {encoder.weights_source}, do not define one, "
@@ -269,10 +266,7 @@ def _next_version(path):
 
 def _check_new(target):
     if target.exists():
-        raise FileExistsError(
-            f"version must be new, an exported version is never overwritten; {target} exists "
-            "(version=None uses the next number)"
-        ) from None
+        raise FileExistsError(f"version must be new, and {target} exists (version=None uses the next number)") from None
 
 
 def _write(model, folder, format, options):

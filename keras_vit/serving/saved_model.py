@@ -61,10 +61,7 @@ def check_saved_model(model, given, *, signatures, tokens, native_pixels, comput
         check_not_quantized(model, f"compute_dtype={compute_dtype!r}")
     if "native" in signatures:
         if not isinstance(model, ImageModel) or model.config.fixed_size or model.preprocessing.max_tokens:
-            raise ValueError(
-                "signatures may have 'native' only for a model that takes images of any size, see keras_vit.resize; "
-                f"{model.name} takes {model.input_shape}"
-            )
+            raise ValueError(f"signature 'native' needs image_size='any'; {model.name} takes {model.input_shape}")
         usual = model.preprocessing.image_size
         if native_pixels < usual[0] * usual[1]:
             raise ValueError(f"native_pixels must be at least those of the usual size, {usual}; got {native_pixels}")

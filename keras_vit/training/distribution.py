@@ -137,12 +137,12 @@ def _choose():
         return "one"
     if json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster"):
         return "multi_worker"
-    if _has_tpu(tf):
+    if _has_tpu():
         return "tpu"
     return "mirrored" if len(tf.config.list_logical_devices("GPU")) > 1 else "one"
 
 
-def _has_tpu(tf):
+def _has_tpu():
     return bool(tf.config.list_physical_devices("TPU") or os.environ.get("TPU_NAME"))
 
 
@@ -158,7 +158,7 @@ def _tpu(address=None):
         if not keras.distribution.list_devices()[0].startswith("tpu"):
             raise MissingDevicesError(_NO_TPU)
         return _data_parallel()
-    if address is None and not _has_tpu(tf):
+    if address is None and not _has_tpu():
         raise MissingDevicesError(_NO_TPU)
     resolver = tf.distribute.cluster_resolver.TPUClusterResolver(address or os.environ.get("TPU_NAME") or "local")
     tf.config.experimental_connect_to_cluster(resolver)

@@ -46,20 +46,15 @@ class RunImages:
             max_corrupt: see `train_pipeline`.
         """
         common = {"dtype": recipe.input_dtype, "max_corrupt": max_corrupt}
+        drawn = {name: getattr(recipe, name) for name in ("seed", "augment", "mix", "repeats")}
+        pipeline = train_pipeline
         if recipe.loss == CROPPED:
             pipeline, drawn = multi_crop_pipeline, {"seed": recipe.seed, **(recipe.crops or {})}
-        else:
-            pipeline = train_pipeline
-            drawn = {name: getattr(recipe, name) for name in ("seed", "augment", "mix", "repeats")}
-
-        def trained(shard):
-            given = {"start_step": start_step, "shard": shard, **drawn, **common}
-            return pipeline(self.train, preprocessing, recipe.batch_size, **given)
-
-        def validated(shard):
-            return eval_pipeline(self.validation, preprocessing, recipe.batch_size, shard=shard, **common)
-
-        return devices.dataset(trained), self.validation and devices.dataset(validated)
+        made, drawn = (preprocessing, recipe.batch_size), {"start_step": start_step, **drawn, **common}
+        train = devices.dataset(lambda shard: pipeline(self.train, *made, shard=shard, **drawn))
+        if self.validation is None:
+            return train, None
+        return train, devices.dataset(lambda shard: eval_pipeline(self.validation, *made, shard=shard, **common))
 
 
 def open_images(recipe, source, validation):

@@ -26,7 +26,9 @@ def model_to_train(recipe, images, model=None, weights=None):
     if not isinstance(model, Model):
         model = _create(recipe, len(images.train.class_names), model, weights)
         model.labels = images.train.class_names
-        model = _for_loss(recipe, model)
+        if recipe.loss in SELF_SUPERVISED:
+            model = resize(model, "any") if recipe.loss == CROPPED and hasattr(model.config, "table_grid") else model
+            model = SELF_SUPERVISED[recipe.loss](model, **(recipe.pretraining or {}))
     elif weights is not None:
         raise ValueError("weights must be None with a built model: load them first with keras_vit.load_weights")
     encoder = find_encoder(model)
@@ -56,12 +58,3 @@ def _create(recipe, classes, model, weights):
     if weights is not None:
         load_weights(built, weights)
     return built
-
-
-def _for_loss(recipe, model):
-    """Return the model around a new one that the loss of the recipe trains; the new one if the loss uses labels."""
-    if recipe.loss not in SELF_SUPERVISED:
-        return model
-    if recipe.loss == CROPPED and hasattr(model.config, "table_grid"):
-        model = resize(model, "any")
-    return SELF_SUPERVISED[recipe.loss](model, **(recipe.pretraining or {}))

@@ -223,7 +223,7 @@ def test_a_model_without_blocks_is_refused(name):
 def test_blocks_that_see_no_images_are_refused():
     tokens = keras.Input((16, 8))
     blocks = keras.Model(tokens, keras_vit.TransformerBlock(2, 16, name="mine")(tokens))
-    with pytest.raises(ValueError, match="images of a known size as input; mine is in a model without such an input"):
+    with pytest.raises(ValueError, match="images of a known size as input; that of mine has not"):
         attention_weights(blocks, make_images())
 
 

@@ -57,9 +57,9 @@ def test_a_row_of_zeros_is_like_nothing():
         (
             np.ones((1, 8, 4)),
             {},
-            r"grid_size must be \(rows, columns\) of the 7 patches after the prefix tokens; got grid_size=None",
+            r"grid_size must be \(rows, columns\) of 7 patches; got grid_size=None",
         ),
-        (np.ones((1, 8, 4)), {"grid_size": (2, 4)}, "of the 7 patches after the prefix tokens"),
+        (np.ones((1, 8, 4)), {"grid_size": (2, 4)}, "of 7 patches"),
         (np.ones((8, 4)), {"layer": "x"}, "layer is for a model; got layer='x' with a table"),
         (np.ones((2, 8, 4)), {}, r"a table must have shape .* got \(2, 8, 4\)"),
     ],

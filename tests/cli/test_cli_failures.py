@@ -76,7 +76,7 @@ MISTAKES = [
     ("evaluate --folder images --model model.keras --batch-size 0", "batch_size must be an integer"),
     (
         "probe --folder images --model model.keras",
-        "--validation, --hold-out or --arrays with .* given, because probe needs test images",
+        "probe needs test images: --validation, --hold-out or --arrays with",
     ),
     ("probe --arrays none.npz --model model.keras", "there is no file none.npz"),
     ("probe --arrays text.keras --model model.keras", "text.keras' must be a whole .npz file"),
@@ -139,7 +139,7 @@ MISTAKES = [
     ("train --recipe quickstart --show --hold-out 1.5", "--hold-out: expected a share from 0 to 1; got '1.5'"),
     (
         "train --recipe quickstart --workdir x --folder images --hold-out 0.1",
-        "--hold-out must leave both parts at least one image; got --hold-out=0.1 of 4 images",
+        "--hold-out must leave each part an image; got 0.1 of 4 images",
     ),
     ("train --recipe quickstart --show --seed 99999999999", "seed must be an integer .* at most 4294967295"),
     ("train --recipe quickstart", "--workdir must be given"),

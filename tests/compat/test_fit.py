@@ -11,7 +11,7 @@ from keras_vit.compat.batch_parts import add, take_part
 
 EQUAL = ("odd_batches",)
 ERRORS = {
-    "mixed_reductions": "one reduction for all outputs",
+    "mixed_reductions": "one reduction of all losses",
     "indivisible_steps": "steps_per_execution=2 must divide steps_per_epoch=3",
     "jit_compile": "jit_compile must be 'auto' or False under tf.distribute",
     "outside_labels": "ValueError: labels must be from 0 to 2, as the model has 3 classes; a batch has 4294967297",

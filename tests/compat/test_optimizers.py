@@ -57,7 +57,7 @@ def test_keras_is_still_wrong(found):
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strategies of tf.distribute")
 @pytest.mark.parametrize("is_one_program", [False, True])  # True: as on TPUs, where XLA compiles all of the step
 def test_corrected_optimizer_on_one_device_does_what_it_did(monkeypatch, is_one_program):
-    monkeypatch.setattr(optimizers, "_is_one_program", lambda tf: is_one_program)
+    monkeypatch.setattr(optimizers, "_is_one_program", lambda: is_one_program)
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(24, 4)).astype("float32"), rng.normal(size=(24, 2)).astype("float32")
 

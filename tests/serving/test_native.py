@@ -47,7 +47,7 @@ def test_sizes_that_do_not_fit_are_refused(native, size, message):
 @for_each(
     ("make", "arguments", "message"),
     [
-        (make_model, {"signatures": ["native"]}, "'native' only for a model that takes images of any size"),
+        (make_model, {"signatures": ["native"]}, "signature 'native' needs image_size='any'"),
         (lambda: keras_vit.resize(make_model(), "native"), {"format": "onnx"}, "format must be 'saved_model'"),
         (make_model, {"native_pixels": 9}, "native_pixels belongs to the signatures"),
         (make_model, {"native_pixels": 0, "signatures": ["native"]}, "native_pixels must be an integer of at least 1"),
