@@ -141,7 +141,7 @@ def test_what_is_no_model_is_refused(call):
 
 @pytest.mark.parametrize("name", ["axial", "Swin"])
 def test_a_graph_needs_global_attention(name):
-    with pytest.raises(ValueError, match="model must have blocks with global attention"):
+    with pytest.raises(ValueError, match="model must have global attention"):
         rollout_model(built(name))
 
 
@@ -153,7 +153,7 @@ def test_a_graph_needs_global_attention(name):
         ({"model": np.ones((1, 1, 1, 5, 5)), "images": None, "layers": -1}, "layers are for a model"),
         ({"model": [np.ones((1, 1, 5, 5)), np.ones((2, 1, 5, 5))], "images": None}, "equal images and tokens"),
         ({"model": np.full((1, 1, 1, 5, 5), np.nan), "images": None}, "weights must be finite"),
-        ({"model": np.ones((1, 1, 1, 4, 4)), "images": None}, r"grid_size must be \(rows, columns\) of the 3 patches"),
+        ({"model": np.ones((1, 1, 1, 4, 4)), "images": None}, r"grid_size must be \(rows, columns\) of 3 patches"),
         ({"model": np.ones((1, 1, 4, 4)), "images": None}, r"weights must be float .* \(1, 4, 4\)"),
         ({"model": [], "images": None}, "weights must contain at least one block"),
     ],

@@ -254,7 +254,7 @@ def test_refuses_models(tmp_path):
         with pytest.raises(ValueError, match="labels must be non-empty single lines to be exported"):
             export(make_model(labels=(label, *LABELS[1:])), tmp_path / "toy")
     axial = make_model(attention="axial", pooling="gap")
-    with pytest.raises(ValueError, match="model must have blocks with global attention"):
+    with pytest.raises(ValueError, match="model must have global attention"):
         export(axial, tmp_path / "toy", signatures=("attention",))
     assert not (tmp_path / "toy").exists()
 
