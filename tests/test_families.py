@@ -174,6 +174,7 @@ def test_mixed_bfloat16_is_near_float32_and_trains(family, model):
     assert {weight.dtype for weight in mixed.weights} == {"float32"}
 
 
+@pytest.mark.slow  # serving/test_saved_model.py has one
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="SavedModels need TensorFlow")
 @pytest.mark.parametrize("name", NOT_PLAIN)
 def test_saved_model_of_export_gives_equal_outputs_for_any_batch(model, tmp_path):

@@ -29,7 +29,7 @@ def make_model():
     """A model with a Sequential inside, which is trained for a step."""
     inputs = keras.Input((16, 16, 3))
     model = keras_vit.Model(inputs, keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(1)])(inputs))
-    model.compile("adam", "mse")
+    model.compile("adam", "mse", run_eagerly=True)
     images, labels = np.ones((2, 16, 16, 3), "float32"), np.zeros((2, 1), "float32")
     assert np.isfinite(model.train_on_batch(images, labels))
     assert np.isfinite(model.predict(images, verbose=0)).all()

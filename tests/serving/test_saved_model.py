@@ -58,9 +58,9 @@ def model():
 
 @pytest.fixture(scope="module")
 def exported(model, tmp_path_factory):
-    """Every signature, compared with the model in a fresh process."""
+    """Every signature."""
     folder = tmp_path_factory.mktemp("export") / "new" / "toy"
-    return export(model, folder, top=3, signatures=SIGNATURES, tokens=True)
+    return export(model, folder, top=3, signatures=SIGNATURES, tokens=True, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +84,10 @@ def test_it_gives_the_scores_of_the_model(model, served, drawn_files):
     check_answers(model, inputs, classes, answer["scores"].numpy(), logits.numpy())
 
 
-def test_every_signature_is_compared_with_the_model_in_a_fresh_process(exported):
-    check = json.loads((exported / "model_card.json").read_text())["check"]
+@pytest.mark.slow
+def test_every_signature_is_compared_with_the_model_in_a_fresh_process(model, tmp_path):
+    folder = export(model, tmp_path, signatures=SIGNATURES, tokens=True)
+    check = json.loads((folder / "model_card.json").read_text())["check"]
     assert check["images"] == check["same_top1"] == 8
     assert 0 < max(check["largest_differences"].values()) < 1e-4 == check["tolerance"]
 
@@ -182,7 +184,7 @@ def test_weights_are_stored_once(exported, model):
 def test_labels_card_and_instructions_lie_in_the_folder(exported, model):
     assert (exported / "assets" / "labels.txt").read_text().splitlines() == list(LABELS)
     card = json.loads((exported / "model_card.json").read_text())
-    assert card["labels"] == list(LABELS)
+    assert card["labels"] == list(LABELS) and card["check"] is None
     assert keras_vit.Preprocessing.from_dict(card["preprocessing"]) == model.preprocessing
     text = (exported / "README.txt").read_text()
     assert all(f"  {name}: " in text for name in SIGNATURES)
