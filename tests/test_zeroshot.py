@@ -252,7 +252,7 @@ def test_refused_models(models, encoders):
     unknown = keras_vit.VisionTransformer(models[CLIP].config)
     with pytest.raises(ValueError, match="text must be a folder or hf://org/repo, as the model has no weights_path"):
         zero_shot(unknown, NAMES)
-    with pytest.raises(ValueError, match="distilled=True averages .*head.normalize must be False"):
+    with pytest.raises(ValueError, match="distilled needs two linear heads.*use head.normalize=False"):
         keras_vit.DeiT_Ti16(distilled=True, head={"normalize": True})
 
 

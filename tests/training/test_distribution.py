@@ -74,8 +74,8 @@ def test_tpu_on_a_machine_without_one(monkeypatch):
     ("name", "options", "message"),
     [
         ("mirored", {}, "name must be one of"),
-        ("data_parallel", {}, "'data_parallel', which requires KERAS_BACKEND=jax"),
-        ("model_parallel", {"mesh": (4, 2)}, "'model_parallel', which requires KERAS_BACKEND=jax"),
+        ("data_parallel", {}, "name='data_parallel' needs KERAS_BACKEND=jax"),
+        ("model_parallel", {"mesh": (4, 2)}, "name='model_parallel' needs KERAS_BACKEND=jax"),
         ("mirrored", {"mesh": (4, 2)}, r"among \['devices'\]; got \['mesh'\]"),
         ("one", {"devices": []}, r"among \[\]; got \['devices'\]"),
     ],
