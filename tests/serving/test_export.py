@@ -244,7 +244,7 @@ def test_refuses_models(tmp_path):
     for changes, message in (
         ({"include_top": False}, "model must have a head with one score .* built with include_top=False"),
         ({"pooling": "unpooled"}, "one score per class and image, shape \\(None, 7\\), .* returns \\(None, 12, 7\\)"),
-        ({}, "model must have a trained head: that of toy is all zeros .*force=True exports it"),
+        ({}, "model must have a trained head; that of toy is all zeros .*force=True exports it"),
     ):
         with pytest.raises(ValueError, match=message):
             export(VisionTransformer(CONFIG.replace(**changes)), tmp_path / "toy")
