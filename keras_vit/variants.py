@@ -11,7 +11,7 @@ from keras_vit.config.fields import fields_of, names_of
 from keras_vit.files import read_table, read_toml
 from keras_vit.models import MODELS
 
-# Fields that no constructor has as arguments; `create_model` takes them, and single fields of them as `block.gated`.
+# Fields that no signature lists. `attention` and `stem` are the variant's; of the others, constructors take a dict.
 DESIGN = ("attention", "window", "stem", "embedding", "block", "head")
 
 

@@ -32,6 +32,14 @@ BuildT = TypeVar("BuildT", bound=Callable[..., ImageModel])
 _SIZES = ("auto", "file", "any", "native")
 
 
+def constructor_name(variant: str) -> str:
+    """Convert the name of a variant to the name of its constructor: `"R50+ViT-B_16"` -> `"R50_ViT_B16"`."""
+    return variant.replace("_", "").replace("-", "_").replace("+", "_")
+
+
+CONSTRUCTORS: dict[str, str] = {constructor_name(name): name for name in VARIANTS}  # constructor -> variant
+
+
 def list_models(pattern: str = "*") -> list[str]:
     """Return the names of the models, in the order of the table.
 
@@ -76,12 +84,12 @@ def variant_name(argument: str, name: str) -> str:
         ValueError: if there is no such variant.
     """
     name = CONSTRUCTORS.get(name, name) if isinstance(name, str) else name
-    foreign = None if name in CONSTRUCTORS.values() else find_foreign(name)
+    foreign = None if name in VARIANTS else find_foreign(name)
     return checks.check_choice(argument, foreign.variant if foreign else name, VARIANTS)
 
 
 def _or_for_any_size(build: BuildT) -> BuildT:
-    """Return a function that builds a model, with the image sizes `"any"` and `"native"` a copy for them.
+    """Return a function that builds a model; for the image sizes `"any"` and `"native"`, it resizes the model.
 
     Args:
         build: function of `image_size` and other arguments to a model; `"file"` is the size of the file's table.
@@ -120,7 +128,8 @@ def create_model(
             timm (`"vit_base_patch14_dinov2.lvd142m"`) or on the Hugging Face hub (`"facebook/dinov2-base"`).
         weights: None for random weights; `imagenet` for the best of the published ImageNet-1k checkpoints with the
             nearest image size; the name of a release (`imagenet21k`, `imagenet21k+imagenet2012`, `augreg` and others,
-            see `list_weights`) or of a published file; `hf://org/repo`; or a path (`.npz`, `.safetensors`,
+            see `list_weights`) or of a published file, with its folder if several have it; `hf://org/repo`; or a path
+            (`.npz`, `.safetensors`,
             `.weights.h5`, `.weights.json`, `.keras`, or a folder with `config.json` and `model.safetensors`). A release
             sets the arguments that it needs, such as `distilled` or `window_size`, unless you pass them.
         preprocessing: `Preprocessing` of the images; None uses that of the weights, or the official one.
@@ -145,7 +154,7 @@ def create_model(
         TypeError: if the variant has no such argument.
         FileNotFoundError: if the weights file does not exist.
     """
-    foreign = None if variant in CONSTRUCTORS.values() else find_foreign(variant)
+    foreign = None if variant in VARIANTS else find_foreign(variant)
     variant = foreign.variant if foreign else variant_name("variant", variant)
     row = VARIANTS[variant]
     _check_arguments(constructor_name(variant), arguments, _signature(variant).parameters, row.config_class)
@@ -162,10 +171,10 @@ def create_model(
         return build_at_once(lambda: MODELS[row.config_class](config, **about))
     found = locate(weights, variant, size or row.image_size)
     fields = {**found.arguments, **fields}
-    config = row.config(image_size=size or row.image_size, **fields)  # checked before anything is downloaded
-    evidence = read_evidence(open_checkpoint(fetch(found)), config.family)
+    wanted = row.config(image_size=size or row.image_size, **fields)  # only checked, before anything is downloaded
+    evidence = read_evidence(open_checkpoint(fetch(found)), wanted.family)
     if not evidence.heads:  # a file without a head gets a new one
-        fields = {"include_top": config.include_top, **fields}
+        fields = {"include_top": wanted.include_top, **fields}
     resolved = resolve(evidence, variant, {"image_size": size, **fields}, found.release)
     return build_loaded(resolved, evidence, preprocessing=preprocessing, labels=labels, name=name)
 
@@ -214,11 +223,11 @@ def load(
             argument to pass).
     """
     checks.check_choice("resize", resize, RESIZE_CHOICES)
-    path, variant, fields = _found(source, variant, image_size, arguments)
+    path, variant, fields = _fetched(source, variant, image_size, arguments)
     about = {"preprocessing": preprocessing, "labels": labels, "name": name}
     if str(path).endswith(".keras"):
         return load_whole(path, {"variant": variant, "resize": None if resize == "auto" else resize, **about, **fields})
-    evidence, resolved = _read("load", path, variant, fields)
+    evidence, resolved = _resolved("load", path, variant, fields)
     return build_loaded(resolved, evidence, resize, **about)
 
 
@@ -262,8 +271,8 @@ def describe(source: PathLike, *, variant: str | None = None, **arguments: Any) 
     Raises:
         FileNotFoundError, TypeError, ValueError: as `load`.
     """
-    path, variant, fields = _found(source, variant, arguments.pop("image_size", "auto"), arguments)
-    evidence, resolved = _read("describe", path, variant, fields)
+    path, variant, fields = _fetched(source, variant, arguments.pop("image_size", "auto"), arguments)
+    evidence, resolved = _resolved("describe", path, variant, fields)
     model, _ = build_deferred(lambda: build_model(resolved.config))
     report = make_plan(model, evidence).report
     row = resolved.table
@@ -272,7 +281,7 @@ def describe(source: PathLike, *, variant: str | None = None, **arguments: Any) 
         variant=row.name if isinstance(row, Variant) else None,
         family=None if family is None else family.name,
         licence=None if family is None else family.licence,
-        layout=evidence.layout,
+        layout=evidence.library,
         config=resolved.config,
         sources=resolved.sources,
         unused=report.unused,
@@ -282,8 +291,8 @@ def describe(source: PathLike, *, variant: str | None = None, **arguments: Any) 
     )
 
 
-def _found(source, variant, image_size, arguments):
-    """Return the path of a file, its variant, and the fields that the user and its name set."""
+def _fetched(source, variant, image_size, arguments):
+    """Download a file if needed; return its path, its variant, and the fields that the user and its name set."""
     found = locate(source)
     if found.foreign is not None:
         variant, arguments = variant or found.foreign.variant, {**found.arguments, **arguments}
@@ -291,8 +300,8 @@ def _found(source, variant, image_size, arguments):
     return fetch(found), variant, {"image_size": _size(image_size, None), **flattened(arguments)}
 
 
-def _read(function, path, variant, fields):
-    """Return the `Evidence` of a file and what it holds."""
+def _resolved(function, path, variant, fields):
+    """Return the `Evidence` of a file and the `Resolved` of it, with checked fields."""
     evidence = read_evidence(open_checkpoint(path))
     _check_arguments(function, fields, evidence.config_class.__dataclass_fields__, evidence.config_class)
     variant = variant if variant is None or variant in FAMILIES else variant_name("variant", variant)
@@ -300,7 +309,7 @@ def _read(function, path, variant, fields):
 
 
 def _size(image_size, usual):
-    """Return the image size that the user gives, `usual` for `auto`, None for that of the file."""
+    """Return the image size that the user gives, `usual` for `auto`, None if the file decides."""
     if not isinstance(image_size, str):
         return image_size
     return usual if checks.check_choice("image_size", image_size, _SIZES) == "auto" else None
@@ -343,8 +352,6 @@ def constructor(name: str) -> Callable[..., ImageModel]:
     variant = VARIANTS[CONSTRUCTORS[name]]
 
     def construct(**arguments):
-        known = _signature(variant.name).parameters
-        _check_arguments(constructor_name(variant.name), arguments, known, variant.config_class)
         return create_model(variant.name, **arguments)
 
     construct.__name__ = construct.__qualname__ = constructor_name(variant.name)
@@ -374,11 +381,3 @@ def _argument_docs(variant):
             for name in entry.split(":")[0].split(","):
                 docs[name.strip()] = entry
     return "\n".join(dict.fromkeys(docs.get(name, f"    {name}") for name in _signature(variant).parameters))
-
-
-def constructor_name(variant: str) -> str:
-    """Convert the name of a variant to the name of its constructor: `"R50+ViT-B_16"` -> `"R50_ViT_B16"`."""
-    return variant.replace("_", "").replace("-", "_").replace("+", "_")
-
-
-CONSTRUCTORS: dict[str, str] = {constructor_name(name): name for name in VARIANTS}  # constructor -> variant

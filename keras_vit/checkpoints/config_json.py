@@ -22,19 +22,19 @@ from keras_vit.files import read_toml
 from keras_vit.layers.position_grid import square_grid
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Stated:
     """What a file states.
 
     Attributes:
         stated: dict from fields of our configs to values; a stem's fields are `stem.NAME`. See `config.unseen`.
         grid_size: (rows, columns) of its position table, None if the file states no image size.
-        image_size: (height, width) in pixels, or None.
         labels: tuple of class names, or None.
         preprocessing: `Preprocessing`, or None.
         notes: tuple of strings about the file.
         published: families of families.toml that the file belongs to, the likeliest first; empty if it states none.
         architecture: name of timm's architecture, or None.
+        image_size: (height, width) in pixels, or None.
         model: the whole config that our metadata states, or None.
     """
 
@@ -49,20 +49,20 @@ class Stated:
     model: ImageConfig | None = None
 
 
-def read_stated(checkpoint, family, layout):
+def read_stated(checkpoint, family, library):
     """Return the `Stated` of a file: config.json wins over our metadata.
 
     Args:
         checkpoint: see `readers.open_checkpoint`.
         family: family of the arrays, `family` of a config.
-        layout: name of the layout of the arrays.
+        library: whose names the arrays have, such as `timm`; None for a file from Keras.
 
     Raises:
         ValueError: if a value has the wrong type or the package does not support the architecture; the message names
             the file.
     """
     path, values = checkpoint.path, checkpoint.config
-    if layout == "keras" and values is not None:
+    if library is None and values is not None:
         return _read_keras(path, values)
     theirs, activation = Stated(), None
     if values is not None:
@@ -70,13 +70,14 @@ def read_stated(checkpoint, family, layout):
             if "model_cfg" in values:
                 theirs = _read_openclip(values, checkpoint.entries)
             elif any(key in values for key in _TIMM_KEYS):
-                theirs = _read_timm(values, family, layout, checkpoint.entries)
+                theirs = _read_timm(values, family, library, checkpoint.entries)
             else:
                 theirs = _read_huggingface(values, family)
             if (problem := values.get("problem_type")) is not None:
                 activation = one_of("problem_type", problem, PROBLEMS)
     processor = checkpoint.preprocessor or {}
-    with named(repr(str(path.parent / PROCESSORS["image_processor" not in processor]))):
+    file = PROCESSORS[0] if "image_processor" in processor else PROCESSORS[1]
+    with named(repr(str(path.parent / file))):
         usual = HF_TYPES.get((values or {}).get("model_type"), {}).get("processor")
         stated = huggingface_preprocessing(processor.get("image_processor", processor), usual)
         preprocessing = theirs.preprocessing or stated
@@ -120,7 +121,8 @@ def _read_keras(path, values):
             got = values.get("class_name")
             raise ValueError(f"the file must hold a model of keras_vit with a config; got {got!r}{hint}")
         labels = held["labels"] and checks.check_sequence("labels", held["labels"], "names", _class_name)
-        return Stated(with_usual(unseen(held["config"])), None, labels, Preprocessing.from_dict(held["preprocessing"]))
+        preprocessing = Preprocessing.from_dict(held["preprocessing"])
+        return Stated(stated=with_usual(unseen(held["config"])), labels=labels, preprocessing=preprocessing)
 
 
 # --- Hugging Face
@@ -152,7 +154,7 @@ def _read_huggingface(values, family):
     listed = checks.shortened(", ".join(unread))
     notes = (f"config.json also has {listed}, which keras_vit does not read",) if unread else ()
     fields, published = {**fields, **row.get("config", {})}, tuple(row.get("published", ()))
-    return Stated(fields, labels=labels, notes=notes, published=published, **sizes)
+    return Stated(stated=fields, labels=labels, notes=notes, published=published, **sizes)
 
 
 def _sizes(image_size, patch_size, name):
@@ -199,14 +201,14 @@ def _read_openclip(values, entries):
         if find_foreign(architecture) is None:
             raise ValueError(f"timm_model_name must be a model that keras_vit builds; got {architecture!r}")
         fields, notes = of_architecture(architecture, {}, entries)
-        return Stated(fields, None, None, preprocessing, notes, architecture=architecture)
+        return Stated(stated=fields, preprocessing=preprocessing, notes=notes, architecture=architecture)
     fields = openclip_fields(model, vision, "vision_cfg")
     fields["num_heads"] = fields["hidden_dim"] // checks.check_integer("head_width", vision.get("head_width", 64))
     if flag(vision, "final_ln_after_pool"):
         fields["norm_position"] = "after_pooling"
     published = ("clip",) if fields["gelu"] == "quick" else ("openclip",)
     sizes = _sizes(size, fields["patch_size"], "image_size in vision_cfg")
-    return Stated(fields, preprocessing=preprocessing, published=published, **sizes)
+    return Stated(stated=fields, preprocessing=preprocessing, published=published, **sizes)
 
 
 def openclip_fields(model, values, part):
@@ -230,17 +232,17 @@ def openclip_fields(model, values, part):
 _TIMM_KEYS = ("architecture", "model_args", "global_pool", "pretrained_cfg", "input_size")  # the last: timm < 0.9
 
 
-def _read_timm(values, family, layout, entries):
+def _read_timm(values, family, library, entries):
     arguments = of_words(values["architecture"], family) if values.get("architecture") is not None else {}
     if values.get("global_pool") is not None:
         arguments["global_pool"] = values["global_pool"]
     arguments = {**arguments, **(values.get("model_args") or {})}
     fields, _ = checked(arguments, KEYS["timm"], " in model_args")
-    if layout == "timm" and "pooling" in fields:  # a class token may exist without being pooled
+    if library == "timm" and "pooling" in fields:  # a class token may exist without being pooled
         fields.setdefault("class_token", any(name.endswith("cls_token") for name in entries))
         after, neck = "fc_norm.weight" in entries, "neck.0.weight" in entries  # the neck of SAM has norms of its own
         fields["norm_position"] = "after_pooling" if after else "none" if neck else "before_pooling"
-    if layout == "timm" and fields.get("pooling") == "map":
+    if library == "timm" and fields.get("pooling") == "map":
         fields.pop("class_token")  # attention pooling may read it
     sizes = _sizes(arguments.get("img_size"), fields.get("patch_size"), "img_size in model_args")
     labels = values.get("label_names")
@@ -253,4 +255,4 @@ def _read_timm(values, family, layout, entries):
         named, notes = of_architecture(architecture, fields, entries) if family == "vit" else ({}, ())
         fields = {**named, **fields}
     about = {"labels": labels, "preprocessing": preprocessing, "notes": notes, "architecture": architecture}
-    return Stated(fields, **sizes, **about)
+    return Stated(stated=fields, **sizes, **about)

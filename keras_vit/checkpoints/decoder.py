@@ -37,7 +37,7 @@ def read_decoder(checkpoint):
     found = Variables(layout, entries)
     sizes |= zip(("hidden_dim", "mlp_dim"), found.get("decoder_block_0/mlp/dense1/kernel", ()), strict=False)
     sizes["num_layers"] = max(len({name.partition("/")[0] for name in found if name.startswith("decoder_block_")}), 1)
-    about = {"family": FAMILY, "layout": layout.library, "names": layout, "entries": entries}
+    about = {"family": FAMILY, "layout": layout, "entries": entries}
     return Evidence(checkpoint=checkpoint, **about), {**settings, "decoder": sizes}
 
 

@@ -38,8 +38,7 @@ class Evidence(Stated):
     Attributes:
         checkpoint: the open `Checkpoint`.
         family: family of the config that its model has, such as `vit`.
-        layout: library of the layout, or `keras` for files from Keras.
-        names: its `Layout`, None for `keras`.
+        layout: its `Layout`, None for a file from Keras.
         entries: dict from name, in the form that the layout's rules use, to `Entry`; no buffers or optimizer state.
         left: dict from the names of the other arrays of the file to the reason why they are not read.
         usual: values that the layout implies and the file does not state, such as `gelu`; a dict like `stated`.
@@ -49,12 +48,16 @@ class Evidence(Stated):
 
     checkpoint: Checkpoint
     family: str
-    layout: str
-    names: Layout | None
+    layout: Layout | None
     entries: dict
     left: dict = dataclasses.field(default_factory=dict)
     usual: dict = dataclasses.field(default_factory=dict)
     implied: tuple = ()
+
+    @property
+    def library(self) -> str:
+        """Return whose names its arrays have, such as `timm`, or `keras`."""
+        return "keras" if self.layout is None else self.layout.library
 
     @property
     def config_class(self) -> type[ImageConfig]:
@@ -64,8 +67,8 @@ class Evidence(Stated):
     @functools.cached_property
     def _fields(self):
         """Return the pair of `shown_fields`; files from Keras show their head."""
-        if self.names is not None:
-            return shown_fields(self.family, self.names, self.entries, self.grid_size)
+        if self.layout is not None:
+            return shown_fields(self.family, self.layout, self.entries, self.grid_size)
         width = next((shape[-1] for shape in self._shapes("pre_logits") if len(shape) == 2), None)
         head = {"include_top": True, "classes": self.classes, "representation_size": width}
         return (head if self.classes else {}), {}
@@ -92,6 +95,11 @@ class Evidence(Stated):
         return {name: self.shown.get(name) for name in needed}
 
     @property
+    def shows_vit(self) -> bool:
+        """Return whether its arrays show a whole Vision Transformer."""
+        return "class_token" in self.shown
+
+    @property
     def is_attentive(self) -> bool:
         """Return whether it has the arrays of a pooling by attention."""
         return self.shown.get("pooling") in ATTENTIVE
@@ -99,12 +107,12 @@ class Evidence(Stated):
     @property
     def table_rows(self) -> int:
         """Return the number of rows of its position table, 0 without one."""
-        return rows_of_table(self.names, self.entries, self.shown.get("hidden_dim")) if self.names else 0
+        return rows_of_table(self.layout, self.entries, self.shown.get("hidden_dim")) if self.layout else 0
 
     @property
     def grid(self) -> tuple | None:
         """Return the (rows, columns) of its position table, or of its tables of offsets; None if they are unknown."""
-        if self.grid_size is not None or "class_token" not in self.shown:
+        if self.grid_size is not None or not self.shows_vit:
             return self.grid_size
         side = window_of(self.entries, num_others=3)  # those of the class token
         return grid_of(self.shown, self.table_rows)[0] or (side and (side, side))
@@ -134,21 +142,21 @@ class Evidence(Stated):
         return next((shape[-1] for shape in self._shapes("head") if len(shape) == 2), None)
 
     def _of_layer(self, layer):
-        return names.of_layer(self.names, layer, self.entries)
+        return names.of_layer(self.layout, layer, self.entries)
 
     def _shapes(self, layer):
         """Return the shapes that the arrays of a layer have in our models."""
-        forms = {name: rule.form for rule in (self.names.rules if self.names else ()) for name in rule.theirs}
+        forms = {name: rule.form for rule in (self.layout.rules if self.layout else ()) for name in rule.theirs}
         return [our_shape(self.entries[name].shape, forms.get(name, "same")) for name in sorted(self._of_layer(layer))]
 
     @property
     def prefix(self) -> tuple | None:
         """Return the marker of the layout and the start of the array names that it leaves out; None for Keras."""
-        if self.names is None:
+        if self.layout is None:
             return None
-        kernels = [rule.theirs[0] for rule in self.names.rules if rule.ours == "patch_encoder/projection/kernel"]
+        kernels = [rule.theirs[0] for rule in self.layout.rules if rule.ours == "patch_encoder/projection/kernel"]
         name = next((self.entries[kernel].name for kernel in kernels if kernel in self.entries), "")
-        return self.names.marker, next((name.removesuffix(k) for k in kernels if name.endswith(k)), "")
+        return self.layout.marker, next((name.removesuffix(k) for k in kernels if name.endswith(k)), "")
 
     def has_other_head(self, classes, widths):
         """Return whether the file has no head, or a whole head with another number of classes.
@@ -181,24 +189,24 @@ def read_evidence(checkpoint, family=None, layout="auto"):
             file's config is of another family.
     """
     checks.check_choice("layout", layout, LAYOUT_CHOICES)
-    checkpoint, prefix, family, rules = _recognise(checkpoint, family, layout)
-    entries, left = names.fold_entries(checkpoint.path, checkpoint.entries, rules)
-    library = "keras" if rules is None else rules.library
-    stated = vars(read_stated(checkpoint, family, library))
-    usual, implied = {}, ()
-    if rules is not None:
-        entries = _without_masked(rules, entries, stated["model"])
-        stated["grid_size"] = _axes_of_tables(rules, checkpoint) or stated["grid_size"]
-        stated["published"] = stated["published"] or tuple(rules.published)
-        usual = {"gelu": rules.gelu, "epsilon": rules.epsilon, "stem.style": rules.stem_style}
-        usual = {name: value for name, value in usual.items() if value is not None and name not in stated["stated"]}
-        implied = tuple(field for field, mark in rules.shows.items() if any(re.search(mark, name) for name in entries))
+    checkpoint, prefix, family, found = _recognise(checkpoint, family, layout)
+    entries, left = names.fold_entries(checkpoint.path, checkpoint.entries, found)
+    stated = read_stated(checkpoint, family, None if found is None else found.library)
+    usual, implied, grid = {}, (), stated.grid_size
+    if found is not None:
+        entries = _without_masked(found, entries, stated.model)
+        grid = _axes_of_tables(found, checkpoint) or grid
+        usual = {"gelu": found.gelu, "epsilon": found.epsilon, "stem.style": found.stem_style}
+        usual = {name: value for name, value in usual.items() if value is not None and name not in stated.stated}
+        implied = tuple(field for field, mark in found.shows.items() if any(re.search(mark, name) for name in entries))
     elif _GRID in checkpoint.entries:
-        stated["grid_size"] = _read_grid(checkpoint)
-    stated["notes"] += _notes(rules, left)
-    stated["notes"] += (f"the prefix {prefix!r} of its array names is left out",) if prefix else ()
-    about = {"family": family, "layout": library, "names": rules, "usual": usual, "implied": implied}
-    return Evidence(**stated, checkpoint=checkpoint, entries=entries, left=left, **about)
+        grid = _read_grid(checkpoint)
+    notes = *stated.notes, *_notes(found, left)
+    notes += (f"the prefix {prefix!r} of its array names is left out",) if prefix else ()
+    published = stated.published or tuple(found.published if found else ())
+    about = {**vars(stated), "grid_size": grid, "notes": notes, "published": published}
+    about |= {"layout": found, "entries": entries, "left": left, "usual": usual, "implied": implied}
+    return Evidence(**about, checkpoint=checkpoint, family=family)
 
 
 def _recognise(checkpoint, family, library):
@@ -240,7 +248,8 @@ def _found(entries, library):
 def _unwrapped(checkpoint, library):
     """Return a file without the prefix, such as `module.`, that most of its arrays share, the prefix, and the layouts.
 
-    A head may be outside of it. If no layout has the names without the prefix either, it stays.
+    It is a prefix that the aliases of no layout drop. A head may be outside of it. If no layout has the names without
+    the prefix either, it stays.
     """
     entries, prefix = checkpoint.entries, ""
     for _ in range(_MOST_PREFIXES if entries else 0):
@@ -255,19 +264,19 @@ def _unwrapped(checkpoint, library):
     return checkpoint, "", {}
 
 
-def _without_masked(rules, entries, model):
+def _without_masked(layout, entries, model):
     """Return the entries without the biases of keys that are masked, so all zero, unless the file states them."""
-    masked = {name for name in entries if rules.masked and re.search(rules.masked, name)}
+    masked = {name for name in entries if layout.masked and re.search(layout.masked, name)}
     if not masked or (model and model.block.key_bias) or any(entries[name].read().any() for name in masked):
         return entries
     return {name: entry for name, entry in entries.items() if name not in masked}
 
 
-def _axes_of_tables(rules, checkpoint):
+def _axes_of_tables(layout, checkpoint):
     """Return the (rows, columns) of position tables that have an axis for each, or None."""
-    shapes = {names.fold(rules, name): entry.shape for name, entry in checkpoint.entries.items()}
-    maps = [shape[-3:-1] for name, shape in shapes.items() if len(shape) > 2 and len(shape) == rules.rank_of(name)]
-    sides = {rule.ours: shapes[rule.theirs[0]][-2:-1] for rule in rules.rules if rule.theirs[0] in shapes}
+    shapes = {names.fold(layout, name): entry.shape for name, entry in checkpoint.entries.items()}
+    maps = [shape[-3:-1] for name, shape in shapes.items() if len(shape) > 2 and len(shape) == layout.rank_of(name)]
+    sides = {rule.ours: shapes[rule.theirs[0]][-2:-1] for rule in layout.rules if rule.theirs[0] in shapes}
     pair = sides.get("position_embs/rows", ()) + sides.get("position_embs/columns", ())
     return maps[0] if maps else pair if len(pair) == 2 else None
 
@@ -281,9 +290,9 @@ def _read_grid(checkpoint):
     return tuple(entry.read().tolist())
 
 
-def _notes(rules, left):
+def _notes(layout, left):
     """Return notes about the parts of a file that are not read."""
-    counts = collections.Counter(part for part in left.values() if rules and part in rules.aside)
+    counts = collections.Counter(part for part in left.values() if layout and part in layout.aside)
     notes = [f"{part} of the file is not read ({count} arrays)" for part, count in counts.items()]
     if any(name.endswith("bias_mask") for name in left):
         notes.append("the biases that bias_mask removes are not kept")

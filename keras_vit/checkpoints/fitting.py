@@ -14,7 +14,7 @@ _PLAIN = ViTConfig(name="vit", image_size=16, patch_size=16, hidden_dim=64, num_
 def find_table(evidence, variant, given):
     """Return the `Variant` or `Family` of a file, None for a plain model of other sizes, and notes about it."""
     path = repr(str(evidence.checkpoint.path))
-    if evidence.names is None:  # a file from Keras shows nothing
+    if evidence.layout is None:  # a file from Keras shows nothing
         return VARIANTS.get(variant) or FAMILIES.get(variant), ()
     missing = [name for name, size in evidence.sizes.items() if size is None and not evidence.declared[name].stated]
     if missing:
@@ -24,48 +24,62 @@ def find_table(evidence, variant, given):
             f"{path} must show {', '.join(missing)}: a patch projection, which must be a convolution of images, and "
             "the MLP of the first block were expected"
         )
-    foreign = find_foreign(evidence.architecture) if variant is None else None
-    found = _fitting(evidence, _considered(evidence, variant, foreign), given)
     if variant in VARIANTS:
         _check_named(evidence, variant, given)
         return VARIANTS[variant], ()
-    families = [variant] if variant in FAMILIES else [name for name in evidence.published if name in FAMILIES]
+    foreign = find_foreign(evidence.architecture) if variant is None else None
+    stated = [variant] if variant in FAMILIES else [name for name in evidence.published if name in FAMILIES]
+    if foreign is not None:
+        stated = [name for name in stated if name == VARIANTS[foreign.variant].family] or stated
+    found = _fitting(evidence, _considered(evidence, variant, foreign), given)
     if variant is None and foreign is None:
         found = _of_flexible(evidence, found)
-    elif foreign is not None:
-        families = [name for name in families if name == VARIANTS[foreign.variant].family] or families
-    found = [name for name in found if VARIANTS[name].family in families] or found
+    found = [name for name in found if VARIANTS[name].family in stated] or found
     found = [name for name in found if _pools_alike(evidence, VARIANTS[name])] or found
     if found:
         _check_equal(evidence, {name: VARIANTS[name].values for name in found}, given)
         return VARIANTS[found[0]], (f"the names and shapes of the file are those of {found[0]}",)
-    alike = _families(evidence, given)
+    family = _find_family(evidence, variant, stated, given)
+    title = family.title if family else "ViT"
+    return family, (f"no published model has these sizes; built as one of the family {title}",)
+
+
+def _find_family(evidence, variant, stated, given):
+    """Return the `Family` of a file whose sizes are of no variant; None for a plain model.
+
+    Args:
+        evidence: the `Evidence`.
+        variant: name of the family that the user names, or None.
+        stated: names of the families that the file states, the likeliest first.
+        given: fields that the user sets.
+    """
+    alike, families = _families(evidence, given), stated
+    if variant is not None and variant not in alike:
+        held = f"it holds {_described(evidence, given)}"
+        raise ValueError(f"{str(evidence.checkpoint.path)!r} must hold a model of the family {variant!r}; {held}")
     if variant is None and evidence.checkpoint.config is None:
         is_plain = not _differing(evidence, _PLAIN, True, {*given, *evidence.sizes})
-        families = [name for name in alike if name in (families or _USUAL_FAMILIES) and not is_plain] or families[:1]
+        families = [name for name in alike if name in (stated or _USUAL_FAMILIES) and not is_plain] or stated[:1]
         values = {name: {**FAMILIES[name].values, "num_heads": None} for name in families}
         _check_equal(evidence, values, given)
-    elif variant is not None and variant not in alike:
-        raise ValueError(f"{path} must hold a model of the family {variant!r}; it holds {_described(evidence, given)}")
-    table = FAMILIES[families[0]] if families else None
-    return table, (f"no published model has these sizes; built as one of the family {table.title if table else 'ViT'}",)
+    return FAMILIES[families[0]] if families else None
 
 
 def _considered(evidence, variant, foreign):
     """Return the names of the variants that a file may hold; some families have layouts of their own."""
     if variant in FAMILIES:
         return [name for name, row in VARIANTS.items() if row.family == variant]
-    if variant is not None or foreign is not None:
-        return [variant or foreign.variant]
-    found = [name for name, row in VARIANTS.items() if row.family in (evidence.names.published or _USUAL_FAMILIES)]
-    if evidence.names.library == "official":  # such as DeiT, DINO and MAE, whose authors publish other layouts
-        return [name for name in found if VARIANTS[name].defaults.get("gelu") in (None, evidence.names.gelu)]
+    if foreign is not None:
+        return [foreign.variant]
+    found = [name for name, row in VARIANTS.items() if row.family in (evidence.layout.published or _USUAL_FAMILIES)]
+    if evidence.layout.library == "official":  # such as DeiT, DINO and MAE, whose authors publish other layouts
+        return [name for name in found if VARIANTS[name].defaults.get("gelu") in (None, evidence.layout.gelu)]
     return found
 
 
 def _check_named(evidence, variant, given):
     """Raise an error if a file holds another variant, or has other sizes; matching finds other differences."""
-    row, published = VARIANTS[variant], evidence.names.published
+    row, published = VARIANTS[variant], evidence.layout.published
     differing = _differing(evidence, row.reference, row.family is not None, given)
     is_exact = "pooling" in given or not _differing(evidence, row.reference, True, given)
     names = _fitting(evidence, VARIANTS, given)

@@ -95,7 +95,7 @@ def note_on(plan, model):
         model: its model.
     """
     evidence = plan.evidence
-    model.weights_source = f"{evidence.checkpoint.path.name} ({evidence.layout} names)"
+    model.weights_source = f"{evidence.checkpoint.path.name} ({evidence.library} names)"
     model.weights_path = evidence.checkpoint.path
     model.names_prefix, model.table_method = evidence.prefix, plan.resize
     if plan.kept is not None:
@@ -108,7 +108,7 @@ def note_on(plan, model):
         is_native = model.config.field("embedding.images_per_sequence")
         patches = model.config.field("patch_size"), stated.max_tokens or 256
         model.preprocessing = preprocessing.native(*patches) if is_native else preprocessing
-    elif evidence.layout in _SEVERAL_PROTOCOLS:
+    elif evidence.library in _SEVERAL_PROTOCOLS:
         model.assume_preprocessing()
 
 
@@ -164,8 +164,8 @@ def read_ahead(reads, order):
         order: its keys, in the order in which they will be called.
 
     Returns:
-        Dict from each key of `order` to a callable, which raises the error of reading its array, if any. At most two
-        arrays wait in memory.
+        Dict from each key of `order` to a callable, which raises the error of reading its array, if any. Each callable
+        returns the next array of `order`, so they must be called in this order. At most two arrays wait in memory.
     """
     arrays = progress(_stream([reads[key] for key in order]), len(order), "array")
     return {key: functools.partial(next, arrays) for key in order}

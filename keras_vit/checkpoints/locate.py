@@ -24,7 +24,8 @@ from keras_vit.logs import LOGGER
 
 URL_VARIABLE = "KERAS_VIT_WEIGHTS_URL"
 
-_SUFFIXES = (".safetensors", ".h5", ".keras", ".pth", ".pt", ".bin", ".ckpt", ".pkl")
+# ends of paths; a name in .npz may be that of a release
+_ONLY_PATHS = (".safetensors", ".h5", ".keras", ".pth", ".pt", ".bin", ".ckpt", ".pkl")
 _SCHEMES = ("https", "http", "file")
 
 
@@ -62,10 +63,11 @@ def locate(weights, model=None, image_size=None):
         FileNotFoundError: if there is no such file.
         ValueError: if `weights` is neither a path nor a known release.
     """
+    argument = "source" if model is None else "weights"
     if not isinstance(weights, (str, os.PathLike)):
-        raise TypeError(f"weights must be a path, the name of a release or hf://org/repo; got {weights!r}")
+        raise TypeError(f"{argument} must be a path, the name of a release or hf://org/repo; got {weights!r}")
     if not os.fspath(weights):
-        raise ValueError("weights must not be empty ('.' is the current folder); got weights=''")
+        raise ValueError(f"{argument} must not be empty ('.' is the current folder); got {argument}=''")
     text = os.fspath(weights)
     path = pathlib.Path(text).expanduser()
     foreign = None if os.path.exists(check_regular(path)) else find_foreign(text)
@@ -73,7 +75,7 @@ def locate(weights, model=None, image_size=None):
         text = foreign.weights
     if text.startswith(hub.PREFIX):
         return Located(address=text, release=model and find_address(model, text), foreign=foreign)
-    if os.path.exists(path) or isinstance(weights, os.PathLike) or path.suffix in _SUFFIXES:
+    if os.path.exists(path) or isinstance(weights, os.PathLike) or path.suffix in _ONLY_PATHS:
         return Located(path)
     if model is None:
         raise FileNotFoundError(

@@ -78,7 +78,7 @@ class Plan:
         head_loaded: whether the head comes from the file.
         warnings: differences to report for a model that already exists.
         resize: method that resizes the position tables of the file to another grid; None if it has none.
-        kept: config of the model with the resize method that the user chose; None if the user chose none.
+        kept: config that the model gets, because the user chose a resize method; None otherwise.
     """
 
     values: dict
@@ -108,15 +108,15 @@ def make_plan(model, evidence, resize="auto", head="auto"):
     config, path, owned = model.config, evidence.checkpoint.path, owned_variables(model)
     if resize == "auto" and "embedding.resize" in evidence.stated:
         resize = config.field("embedding.resize") or evidence.stated["embedding.resize"]
-    file = Sources(evidence.names, evidence.entries, path, config, resize, evidence.grid_size)
-    chosen = next((file.method(o.layer) for o in owned if resize != "auto" and hasattr(o.layer, "resize")), None)
+    arrays = Sources(evidence.layout, evidence.entries, path, config, resize, evidence.grid_size)
+    chosen = next((arrays.method(o.layer) for o in owned if resize != "auto" and hasattr(o.layer, "resize")), None)
     kept = None if chosen is None else config.replace(**{"embedding.resize": chosen})
-    sources = file.of(owned)
+    sources = arrays.of(owned)
     fresh, droppable, notes = _new_head(evidence, config, sources, head)
     loaded = [source for source in sources if source.path not in fresh]
-    is_loaded = any(source.path.partition("/")[0] in _HEADS for source in loaded)
+    head_loaded = any(source.path.partition("/")[0] in _HEADS for source in loaded)
     is_converted = any(source.resized for source in loaded if source.path in channels.FIRST_KERNELS)  # from RGB
-    told, refused = _differences(evidence, kept or config, is_loaded, is_converted)
+    told, refused = _differences(evidence, kept or config, head_loaded, is_converted)
     if problems := refused + _problems(loaded, evidence.entries.keys() - droppable):
         raise WeightsMismatch(path, problems)
     values = {id(source.variable): source.read for source in loaded}
@@ -127,9 +127,9 @@ def make_plan(model, evidence, resize="auto", head="auto"):
         values=values,
         report=_report(evidence, config, loaded, fresh, droppable, notes),
         evidence=evidence,
-        head_loaded=is_loaded,
+        head_loaded=head_loaded,
         warnings=tuple(f"{path}: {difference}" for difference in told if difference.is_close),
-        resize=file.table_method(owned),
+        resize=arrays.table_method(owned),
         kept=kept,
     )
 
@@ -171,7 +171,7 @@ def _report(evidence, config, loaded, fresh, droppable, notes):
     """Return the `LoadReport`: every array of the file is used, or unused for a reason."""
     arrays, assumed = evidence.checkpoint.entries, unseen(config.to_dict())
     used = {evidence.entries[name].name for source in loaded for name in source.theirs}
-    if evidence.layout == "keras":  # sizes of tables
+    if evidence.library == "keras":  # sizes of tables
         used |= {name for name in arrays if name.endswith(("/grid", "/window_size"))}
     reasons = {**evidence.left, **{evidence.entries[name].name: _OF_HEAD for name in droppable}}
     unusual = differences(evidence.usual, config)
@@ -183,7 +183,7 @@ def _report(evidence, config, loaded, fresh, droppable, notes):
         reinitialised=tuple(fresh),
         unused={name: reasons.get(name, _MASKED) for name in arrays if name not in used},
         missing=tuple(path for path, source in fresh.items() if not source.is_in_file),
-        source=f"{evidence.checkpoint.path} ({evidence.layout} names)",
+        source=f"{evidence.checkpoint.path} ({evidence.library} names)",
         notes=(*evidence.notes, *layout, *notes, *note_on_size(config)),
         assumed=tuple(f"{name}={value!r}" for name, value in assumed.items() if name not in known),
     )

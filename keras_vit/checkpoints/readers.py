@@ -63,6 +63,7 @@ def open_checkpoint(path):
         raise ValueError(
             f"weights must not be a pickle, which can run code when read; got {str(path)!r}. {_same_weights(path.name)}"
         )
+    # the table of readers is at the end of this file
     suffix = next((suffix for suffix in _READERS if path.name.endswith(suffix)), None)
     if suffix is None:
         raise ValueError(f"weights must be one of {', '.join(_READERS)} or a folder; got {str(path)!r}")

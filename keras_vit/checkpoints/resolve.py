@@ -2,7 +2,7 @@
 
 Every field has the value of the first of these sources that knows it: the arguments; what defines the variant, if the
 user names it; the arrays; the JSON that the file states; what the arrays suggest; the variant or family that the file
-belongs to; what the layout of the file implies.
+belongs to; what the layout of the file implies. Then the fields of a ViT that depend on each other are settled.
 """
 
 import dataclasses
@@ -22,7 +22,8 @@ from keras_vit.config.unseen import Difference, differences
 from keras_vit.config.vit import CLASS_TOKEN_POOLINGS
 from keras_vit.variants import FAMILIES, VARIANTS, Family, Variant
 
-_INITIAL_LAYER_SCALE = 1e-5  # replaced by the file's values
+_ARGUMENTS, _ARRAYS, _FILE = "the arguments", "the arrays", "the file"  # sources, as a report names them
+_INITIAL_LAYER_SCALE = 1e-5  # if the file has LayerScale, whose values replace it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,7 +72,7 @@ def resolve(
     else:
         table, notes = find_table(evidence, variant, given)
         values, sources = _merged(evidence, table, variant, given)
-        if "class_token" in evidence.shown:
+        if evidence.shows_vit:
             _settle(evidence, table, values, sources)
         config = _config(evidence, table, values, sources, given)
     if isinstance(table, Variant):
@@ -87,13 +88,13 @@ def _merged(evidence, table, variant, given):
     """Return {field: value} and {field: source}: each value is from the first source that knows it."""
     title = "" if table is None else table.name if isinstance(table, Variant) else table.title
     ranks = {
-        "the arguments": given,
+        _ARGUMENTS: given,
         f"the variant {title}": table.defining if variant in VARIANTS else {},
-        "the arrays": evidence.shown,
-        "the file": stated_fields(evidence, given),
+        _ARRAYS: evidence.shown,
+        _FILE: stated_fields(evidence, given),
         "the arrays, probably": evidence.suggested,
         f"the table ({title})": {"name": "vit"} if table is None else table.values,
-        f"the layout ({evidence.layout})": {**evidence.usual, "layer_scale_init": _INITIAL_LAYER_SCALE},
+        f"the layout ({evidence.library})": {**evidence.usual, "layer_scale_init": _INITIAL_LAYER_SCALE},
         "the defaults": {name: one.default for name, one in evidence.declared.items() if "." not in name},
     }
     values: dict[str, Any] = {}
@@ -125,7 +126,7 @@ def _settle(evidence, table, values, sources):
             "embedding.kernel_size": shown["patch_size"],
             "patch_size": of_table.get("patch_size", values["patch_size"]),
         }
-        settled |= {"embedding.resize": evidence.names.resize} if evidence.layout == "timm" else {}
+        settled |= {"embedding.resize": evidence.layout.resize} if evidence.library == "timm" else {}
     # The pooling of the table is that of models with its norm. Attention pooling has arrays.
     has_its_norm = values["norm_position"] == of_table.get("norm_position", "before_pooling")
     pooling = values["pooling"] if has_its_norm or not sources["pooling"].startswith("the table") else "token"
@@ -134,7 +135,7 @@ def _settle(evidence, table, values, sources):
     if not shown["class_token"] and pooling in CLASS_TOKEN_POOLINGS:
         pooling = "gap"
     settled["pooling"] = pooling
-    if sources["pooling"] == "the arguments":
+    if sources["pooling"] == _ARGUMENTS:
         pooling = values["pooling"]
     # A config need not state what follows from the pooling.
     settled["class_token"] = None if shown["class_token"] == (pooling in CLASS_TOKEN_POOLINGS) else shown["class_token"]
@@ -150,8 +151,8 @@ def _settle(evidence, table, values, sources):
     if values["block.gated"] and pooling != "map" and "gelu" not in values:
         settled["gelu"] = "erf"  # SwiGLU has no GELU
     for name, value in settled.items():
-        if sources.get(name) != "the arguments":
-            values[name], sources[name] = value, "the arrays"
+        if sources.get(name) != _ARGUMENTS:
+            values[name], sources[name] = value, _ARRAYS
 
 
 def _config(evidence, table, values, sources, given):
@@ -193,18 +194,18 @@ def _nested(values, declared, given):
 
 def _image_size(evidence, table, values):
     """Return the (height, width) that the file states or its table shows, or that its variant has, and its source."""
-    stated, rows = evidence.preprocessing, evidence.table_rows
+    preprocessing, rows = evidence.preprocessing, evidence.table_rows
     if isinstance(table, Variant) and values.get("embedding.kernel_size") is not None:
         return table.image_size, f"the table ({table.name})"
     if (grid := evidence.grid) is not None:
         patch_size, stride = evidence.shown.get("patch_size") or values["patch_size"], stride_of(values)
         patch_size, pad = checks.check_pair("patch_size", patch_size), values.get("embedding.pad")
-        for size in (stated and stated.image_size, evidence.image_size):
+        for size in (preprocessing and preprocessing.image_size, evidence.image_size):
             if size and count_patches([-(-side // stride) for side in size], patch_size, pad) == tuple(grid):
-                return size, "the file"
-        return tuple(side * step * stride for side, step in zip(grid, patch_size, strict=True)), "the arrays"
-    if rows == 0 and stated is not None:
-        return stated.image_size, "the preprocessing of the file"
+                return size, _FILE
+        return tuple(side * step * stride for side, step in zip(grid, patch_size, strict=True)), _ARRAYS
+    if rows == 0 and preprocessing is not None:
+        return preprocessing.image_size, "the preprocessing of the file"
     if rows or not isinstance(table, Variant):
         path = repr(str(evidence.checkpoint.path))
         raise ValueError(f"the names and shapes of {path} do not show the size of its images: pass image_size=...")
@@ -228,7 +229,7 @@ def _saved(evidence, variant, given):
     if "image_size" in given and model.field("embedding.images_per_sequence"):
         changes["embedding.images_per_sequence"] = None
     sources = {name: "the config that was saved" for name in flattened(model.to_dict())}
-    sources |= dict.fromkeys(changes, "the file") | dict.fromkeys(given, "the arguments")
+    sources |= dict.fromkeys(changes, _FILE) | dict.fromkeys(given, _ARGUMENTS)
     return model.replace(**{**changes, **given}), sources
 
 
@@ -239,6 +240,6 @@ def _labels(config, evidence, release):
     if evidence.labels is not None and len(evidence.labels) == config.classes:
         return evidence.labels, None
     imagenet = label_set("imagenet2012")
-    if release is None and evidence.layout != "keras" and config.classes == len(imagenet):
+    if release is None and evidence.library != "keras" and config.classes == len(imagenet):
         return imagenet, "1000 classes: the labels are assumed to be those of ImageNet-2012"
     return None, None

@@ -59,7 +59,7 @@ class Variables(dict):
         return next(paths, None)
 
     def shape(self, pattern):
-        """Return the shape of the variable of `path`, None without one."""
+        """Return the shape of the variable of `path`, None without one; `get` takes the exact path."""
         return self.get(self.path(pattern))
 
     def numbers(self, pattern):
@@ -135,9 +135,9 @@ def _vit(found, shown, layout, entries, grid):
         fields["layer_scale_init"] = None
     if (root := found.shape("root_conv/kernel")) is not None:
         fields |= {"channels": root[2], "stem.width_factor": root[-1] / 64, "stem.stage_sizes": _stage_sizes(found)}
-    head, usual = _head(found, shown, dim, layout)
-    positions, usual_positions = _positions(found, layout, entries, dim)
-    windows, usual_windows = _windows(found, dim, grid)
+    head, suggested = _head(found, shown, dim, layout)
+    positions, of_positions = _positions(found, layout, entries, dim)
+    windows, of_windows = _windows(found, dim, grid)
     fields |= {**positions, **head, **windows}
     if (bias := found.get("attention_bias_0/embedding") or found.get("attention_bias/embedding")) is not None:
         fields["num_heads"] = bias[1]
@@ -145,7 +145,7 @@ def _vit(found, shown, layout, entries, grid):
         fields["num_heads"] = dim // norm[0]
     elif layout.suffix == ".npz":
         fields["num_heads"] = next(e.shape[1] for name, e in entries.items() if name.endswith("/query/kernel"))
-    return fields, {**usual, **usual_positions, **usual_windows}
+    return fields, {**suggested, **of_positions, **of_windows}
 
 
 def _positions(found, layout, entries, dim):

@@ -109,6 +109,6 @@ def test_a_checkpoint_tells_its_family(make_kind, tmp_path):
         path = tmp_path / ("a.npz" if layout == "official" else "a.safetensors")
         keras_vit.save_weights(make_kind(kind), path, layout)
         description = read_evidence(open_checkpoint(path))
-        assert (description.layout, description.classes) == (layout, 3)
+        assert (description.library, description.classes) == (layout, 3)
     make_kind("swin").save(tmp_path / "a.keras")
-    assert read_evidence(open_checkpoint(tmp_path / "a.keras")).layout == "keras"
+    assert read_evidence(open_checkpoint(tmp_path / "a.keras")).library == "keras"

@@ -37,11 +37,11 @@ def test_files_of_every_layout():
     for name in FILES:
         checkpoint = open_checkpoint(GOLDEN / name)
         expected = read_evidence(checkpoint)
-        layouts.add(id(expected.names))
+        layouts.add(id(expected.layout))
         assert not any("prefix" in note for note in expected.notes), name
         for prefix in PREFIXES:
             got = read_evidence(renamed(checkpoint, lambda array, prefix=prefix: prefix + array))
-            assert got.names is expected.names, (name, prefix)
+            assert got.layout is expected.layout, (name, prefix)
             assert (got.entries.keys(), got.stated) == (expected.entries.keys(), expected.stated)
             assert f"the prefix {prefix!r} of its array names is left out" in got.notes
     assert len(layouts) == len(FILES)
