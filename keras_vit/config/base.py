@@ -331,6 +331,16 @@ def one_config_of(*config_classes: type[Config]) -> Check:
     return check
 
 
+def one_config_or_default(config_class: type[Config]) -> Check:
+    """Return a check as `one_config_of`, for which None stands for the default config.
+
+    Args:
+        config_class: class of the config.
+    """
+    check = one_config_of(config_class)
+    return lambda name, value: config_class() if value is None else check(name, value)
+
+
 def _plain(value):
     if isinstance(value, Config):
         return {"class_name": type(value).__name__, **value.to_dict()}

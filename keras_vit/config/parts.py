@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import ClassVar
 
 from keras_vit import checks
-from keras_vit.config.base import ARGUMENTS, Config, one_config_of, one_of, optional
+from keras_vit.config.base import ARGUMENTS, Config, one_config_of, one_config_or_default, one_of, optional
 from keras_vit.config.fields import about
 from keras_vit.typing import Pair
 
@@ -219,17 +219,11 @@ class DecoderConfig(Config):
             self._set(mlp_dim=4 * self.hidden_dim)
 
 
-def _or_default(config_class):
-    """Return a check that accepts a config, or a dict of some of its fields, or None for the default one."""
-    check = one_config_of(config_class)
-    return lambda name, value: config_class() if value is None else check(name, value)
-
-
 # `block` is also an argument of layers
 ARGUMENTS |= {
-    "embedding": _or_default(EmbeddingConfig),
-    "block": _or_default(BlockConfig),
-    "decoder": _or_default(DecoderConfig),
+    "embedding": one_config_or_default(EmbeddingConfig),
+    "block": one_config_or_default(BlockConfig),
+    "decoder": one_config_or_default(DecoderConfig),
     "window": optional(one_config_of(WindowConfig)),
-    "head": _or_default(HeadConfig),
+    "head": one_config_or_default(HeadConfig),
 }

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
@@ -22,6 +22,21 @@ class _Pooling(Layer):
 
     images_per_sequence: int | None = None
     own_checks: ClassVar[Mapping[str, Check]] = {"images_per_sequence": optional(checks.check_integer)}
+
+    @classmethod
+    def of(cls, config: Any, index: int, **own: Any) -> Self:
+        """Return the pooling of a model.
+
+        Args:
+            config: `ViTConfig` of the model.
+            index: index of its head; a distilled model has two.
+            **own: further arguments of the layer.
+        """
+        return cls(**cls._arguments(config, index), **own)
+
+    @staticmethod
+    def _arguments(config, index):
+        return {"num_prefix_tokens": config.num_prefix_tokens * (config.embedding.images_per_sequence or 1)}
 
     def compute_output_shape(self, tokens_shape, sequence_ids_shape=None):
         return (tokens_shape[0], *self._several, tokens_shape[-1])
@@ -66,6 +81,10 @@ class TokenPooling(_Pooling):
     ) -> None:
         super().__init__(**kwargs)
         self.configure(index=index, images_per_sequence=images_per_sequence, num_prefix_tokens=num_prefix_tokens)
+
+    @staticmethod
+    def _arguments(config, index):
+        return {"index": index, "num_prefix_tokens": max(config.num_prefix_tokens, 1)}
 
     def call(self, tokens: Tensor, sequence_ids: Tensor = None) -> Tensor:
         if not self._several:
@@ -178,6 +197,17 @@ class AttentionPooling(_Pooling):
             self.norm = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm")
             self.mlp = self.sublayer(MlpBlock, self.mlp_dim, gelu=self.gelu, name="mlp")
 
+    @staticmethod
+    def _arguments(config, index):
+        head, prefix = config.head, _Pooling._arguments(config, index)["num_prefix_tokens"]
+        return {
+            "num_heads": head.map_heads or config.num_heads,
+            "mlp_dim": None if config.pooling == "aim" else head.map_mlp_dim or config.mlp_dim,
+            "num_prefix_tokens": 0 if head.map_prefix else prefix,
+            "gelu": config.gelu,
+            "epsilon": config.epsilon,
+        }
+
     def build(self, tokens_shape, sequence_ids_shape=None):
         dim = tokens_shape[-1]
         head_width(self.num_heads, dim)
@@ -210,3 +240,14 @@ class AttentionPooling(_Pooling):
         if self.mlp_dim is not None:
             pooled = pooled + self.mlp(self.norm(pooled))
         return self._per_image(pooled)
+
+
+# `pooling` of a config -> layer; the other poolings return every token
+POOLINGS = {
+    "token": TokenPooling,
+    "first": TokenPooling,  # the first patch
+    "gap": GlobalAveragePooling,
+    "token_gap": TokenAndAveragePooling,
+    "map": AttentionPooling,
+    "aim": AttentionPooling,
+}

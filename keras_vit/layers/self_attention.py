@@ -105,7 +105,7 @@ class MultiHeadSelfAttention(Layer):
         return (output, *scores, *keys) if scores or keys else output
 
     def _heads(self, tokens, norm, training):
-        """Return queries, keys and values, each (batch, heads, tokens, head_dim)."""
+        """Return queries, keys and values of norm(tokens), each (batch, heads, tokens, head_dim)."""
         query, key, value = project_heads(self.qkv, tokens, self.num_heads, norm, training)
         if self.has_two_biases:
             query, value = query + self._per_head(self.query_bias), value + self._per_head(self.value_bias)

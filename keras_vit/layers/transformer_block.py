@@ -122,7 +122,9 @@ class ResidualBlock(Layer):
         build_in_sequence(shape, *parts)
 
     def add_attention(self, tokens: Tensor, branch: Tensor, training: bool | None) -> Tensor:
-        """Return the sum of Eq. 2, with dropout, LayerScale and stochastic depth: z' = MSA(LN(z)) + z.
+        """Return the sum of Eq. 2: z' = MSA(LN(z)) + z.
+
+        Dropout, LayerScale and stochastic depth act on the attention.
 
         Args:
             tokens: input of the block, (batch, tokens, dim).
@@ -246,8 +248,27 @@ class TransformerBlock(ResidualBlock):
         equations = partial(_ORDERS[self.block.order], self, training=training)
         return recompute([self], equations, tokens, positions, when=training and self.remat == "block")
 
-    def attend(self, tokens, positions, training, norm=None, then=absent, **options):
-        """Return then(MSA(norm(tokens))); `remat` may compute it again in the backward pass."""
+    def attend(
+        self,
+        tokens: Tensor,
+        positions: Mapping[str, Tensor] | None,
+        training: bool | None,
+        norm: Any = None,
+        then: Any = absent,
+        **options: Any,
+    ) -> Any:
+        """Return then(MSA(norm(tokens))).
+
+        With `remat`, the backward pass may compute it again.
+
+        Args:
+            tokens: (batch, tokens, dim).
+            positions: as in the call of the block.
+            training: whether dropout is active.
+            norm: layer that is applied to the tokens first, or None.
+            then: layer that is applied to the output of the attention, or `absent`.
+            **options: further arguments of the attention.
+        """
 
         def attention(tokens, positions):
             return then(self.attention(tokens, positions, training=training, norm=norm, **options))

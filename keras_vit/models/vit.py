@@ -10,20 +10,17 @@ import keras
 from keras_vit.config import UNPOOLED, FeatureMapConfig, Preprocessing, ResNetConfig, ViTConfig
 from keras_vit.layers import (
     AddPositionEmbs,
-    AttentionPooling,
     AxialTransformerBlock,
     ClassToken,
-    GlobalAveragePooling,
     Neck,
     PatchDropout,
     PatchEncoder,
-    TokenAndAveragePooling,
-    TokenPooling,
     TransformerBlock,
 )
 from keras_vit.layers.base import NORM_LAYERS
-from keras_vit.layers.forms import is_compiled_by_jax
+from keras_vit.layers.forms import absent, is_compiled_by_jax
 from keras_vit.layers.patches import PatchCoordinates, PatchMap, PatchPlaces, RepeatedPrefix
+from keras_vit.layers.pooling import POOLINGS
 from keras_vit.layers.position_bias import AttentionBias, RelativePositions
 from keras_vit.layers.rotary import RotaryEmbedding
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
@@ -103,7 +100,7 @@ class VisionTransformer(ImageModel):
         tokens, positions, places = _embed(maps, config)
         blocks = _encode(tokens, positions, places, config)
         pooled = _pool(blocks, positions, maps, config)
-        heads = [_head(features, config, name) for features, name in zip(pooled, _HEADS, strict=False)]
+        heads = [_head(features, config, head) for features, head in zip(pooled, _HEADS, strict=False)]
         dtype = head_dtype(config) if config.include_top else config.dtype
         outputs = keras.layers.Average(dtype=dtype, name="average")(heads) if config.distilled else heads[0]
         self._finish(config, inputs, outputs, preprocessing, labels, name)
@@ -136,6 +133,7 @@ class VisionTransformer(ImageModel):
                 LOGGER.info("%s: JAX compiles each size of images anew; this is number %s", self.name, count)
         if self._scan is not None and not keras.utils.is_keras_tensor(first):
             return self._scan(inputs, training)
+        # `_in_train_step` is of `DistributedFit`: `fit` gets the logits of both heads
         if self._call_heads is None or not (training and self._in_train_step):
             return super().call(inputs, training=training, mask=mask)
         return tuple(self._call_heads(inputs, training=training, mask=mask))
@@ -213,8 +211,8 @@ def _apply_stem(images, config, stem):
 def _embed(maps, config):
     """z_0 = [x_class; x_1 E; ...; x_N E] + E_pos, Eq. 1.
 
-    Return z_0; what the attention of every block gets of positions; and a list of functions of both, for the input of
-    each later block.
+    Return z_0; what the attention of every block gets of positions; and for each block a function of both, which
+    returns them with the positions that are added at its input.
     """
     parts, several, prefix = config.embedding, config.embedding.images_per_sequence, config.num_prefix_tokens
     own = {"dtype": config.dtype}
@@ -225,7 +223,7 @@ def _embed(maps, config):
         tokens = _norm(config, "patch_norm")(tokens)
     if prefix:
         tokens = ClassToken(config.num_class_tokens, config.num_registers, name="class_token", **own)(tokens)
-    coordinates, positions = _places(tokens, maps, config)
+    coordinates, positions = _coordinates(tokens, maps, config)
     first, *later = [partial(_placed, layer, coordinates) for layer in _position_layers(config)]
     tokens, positions = first(tokens, positions)
     if prefix and (several or 1) > 1:
@@ -236,15 +234,15 @@ def _embed(maps, config):
         tokens = PatchDropout(parts.patch_drop_rate, prefix, name="patch_dropout", **own)(tokens)
     if parts.pre_norm:
         tokens = _norm(config, "pre_norm")(tokens)
-    return tokens, positions, later
+    return tokens, positions, [partial(_placed, None, ()), *later]
 
 
 def _norm(config, name):
     return NORM_LAYERS[config.block.norm](epsilon=config.epsilon, dtype=config.dtype, name=name)
 
 
-def _places(tokens, maps, config):
-    """Return what position layers get besides tokens, as a tuple, and what the attention gets without such layers."""
+def _coordinates(tokens, maps, config):
+    """Return the inputs of position layers besides tokens, as a tuple, and the positions that need no such layer."""
     coordinates, positions, pad = (), {}, config.embedding.pad
     several, prefix = config.embedding.images_per_sequence, config.num_prefix_tokens
     if several is not None:
@@ -302,7 +300,7 @@ def _position_layer(config, suffix):
 def _encode(tokens, positions, places, config):
     """z_l = block(z_{l-1}), Eqs. 2 and 3. Return z_1, ..., z_L."""
     outputs, merged = [], ()  # merged: sizes and groups of merged tokens
-    for index, place in enumerate([partial(_placed, None, ()), *places]):
+    for index, place in enumerate(places):
         tokens, positions = place(tokens, positions)
         given = {"positions": positions} if positions else {}
         tokens, *merged = keras.tree.flatten(_block(config, index)(tokens, *merged, **given))
@@ -330,8 +328,8 @@ def _block(config, index):
 
 def _pool(blocks, positions, maps, config):
     """y = LN(z_L^0), Eq. 4, or another pooling. Return a list with the features of each head."""
-    norm = _norm(config, "encoder_norm") if config.norm_position != "none" else _same
-    before, after = (_same, norm) if config.norm_position == "after_pooling" else (norm, _same)
+    norm = _norm(config, "encoder_norm") if config.norm_position != "none" else absent
+    before, after = (absent, norm) if config.norm_position == "after_pooling" else (norm, absent)
     if config.head.neck is not None:
         patches = PatchMap(config.patch_size, config.embedding.pad, dtype=config.dtype, name="neck_map")
         blocks = [Neck(config.head.neck, dtype=config.dtype, name="neck")(patches(blocks[-1], maps))]
@@ -343,27 +341,11 @@ def _pool(blocks, positions, maps, config):
     return [after(pooling(tokens, *ids)) for pooling in _poolings(config)]
 
 
-def _same(x):
-    return x
-
-
 def _poolings(config):
-    """Return the pooling of each head."""
-    several, head = config.embedding.images_per_sequence, config.head
-    prefix = config.num_prefix_tokens * (several or 1)
-    own = {"images_per_sequence": several, "dtype": config.dtype}
-    if config.pooling == "gap":
-        return [GlobalAveragePooling(prefix, name="pooling", **own)]
-    if config.pooling == "token_gap":
-        return [TokenAndAveragePooling(prefix, name="pooling", **own)]
-    if config.pooling in ("map", "aim"):
-        mlp_dim = None if config.pooling == "aim" else head.map_mlp_dim or config.mlp_dim
-        sizes = head.map_heads or config.num_heads, mlp_dim, 0 if head.map_prefix else prefix
-        return [AttentionPooling(*sizes, config.gelu, config.epsilon, name="pooling", **own)]
-    # "token": the class token, and the distillation token; "first": the first patch
-    own["num_prefix_tokens"] = max(config.num_prefix_tokens, 1)
+    """Return the pooling of each head; a distilled model has one for each of its two tokens."""
+    own = {"images_per_sequence": config.embedding.images_per_sequence, "dtype": config.dtype}
     names = ("pooling", "pooling_dist") if config.distilled else ("pooling",)
-    return [TokenPooling(index, name=name, **own) for index, name in enumerate(names)]
+    return [POOLINGS[config.pooling].of(config, index, name=name, **own) for index, name in enumerate(names)]
 
 
 def _head(features, config, name):
