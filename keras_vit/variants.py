@@ -47,6 +47,9 @@ class Family:
 class Variant:
     """A named architecture: a row of variants.tsv.
 
+    The row has `architecture` and `defaults`. These follow from them: `config(...)` makes a config, `reference` is the
+    one without arguments, `values` are its fields, and `defining` are those fields that define the variant.
+
     Attributes:
         name: such as `"ViT-B_16"`.
         config_class: class of its config.

@@ -117,7 +117,9 @@ def enlarge(attention, size, *, smooth=True, quantile=0.97):
     """
     attention = np.asarray(attention, "float64")
     if attention.ndim != 2 or not np.isfinite(attention).all() or attention.min() < 0:
-        raise ValueError(f"attention must be a map (rows, columns) of finite numbers from 0; got {attention.shape}")
+        raise ValueError(
+            f"attention must be a map (rows, columns) of finite numbers from 0; got shape {attention.shape}"
+        )
     checks.check_flag("smooth", smooth)
     if not 0 < quantile <= 1:
         raise ValueError(f"quantile must be a number in (0, 1]; got quantile={quantile!r}")

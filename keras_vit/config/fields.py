@@ -26,7 +26,7 @@ class About:
         shown: regular expression of variables. If a file has an array for one of them, the field is True, else False.
         axis: with `shown`, the field is the size of the variable along this axis instead, or None.
         stated: whether no array shows the field, so that weights files state it.
-        usual: whether weights files leave it out if it has its default value; fields of parts have one.
+        usual: whether weights files leave it out if it has its default value.
         close: whether another value gives nearly the same outputs, so that it is accepted with a warning.
         resized: whether another value is handled by resizing tables, which a report lists.
         of_head: whether it may differ from that of the file if the head is new.

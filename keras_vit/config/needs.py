@@ -14,8 +14,10 @@ class Choice(NamedTuple):
     Args:
         argument: name of the field, with dots for nested configs; "" for a user of the model, which `value` names.
         value: a value by its name; `set` is every value but the default.
-        needs: what no other choice may break and, if any choice gives it, one must give.
-        gives, breaks: the needs that it meets for the others, and those that it does not leave to them.
+        needs: names of needs. No other choice may break them. If the table has choices that give a need, one of these
+            must be made.
+        gives: names of the needs of other choices that this choice meets.
+        breaks: names of the needs of other choices that cannot be met beside this choice.
     """
 
     argument: str

@@ -133,13 +133,14 @@ def _rule(tfds, features, label_key):
         return LabelRule({label_key: True}, lambda example: example[label_key], tuple(features[label_key].names))
     absent = [name for name in label_key.features if name not in features]
     if absent:
-        raise ValueError(f"label_key reads {', '.join(absent)}; it must read features of the set: {_listed(features)}")
+        raise ValueError(f"label_key must read features of the set, {_listed(features)}; it reads {', '.join(absent)}")
     return label_key
 
 
 def _check_kind(features, argument, key, kind):
     if key not in features or not isinstance(features[key], kind):
-        raise ValueError(f"{argument}={key!r} must be one of {kind.__name__} among the features {_listed(features)}")
+        got = f"got {argument}={key!r}; the set has {_listed(features)}"
+        raise ValueError(f"{argument} must be a feature of kind {kind.__name__}; {got}")
 
 
 def _listed(features):

@@ -77,7 +77,8 @@ def from_tfrecord(
         labels = tf.data.Dataset.range(size).map(lambda n: lookup(n)["label"], num_parallel_calls=tf.data.AUTOTUNE)
         highest = max(labels.ignore_errors().as_numpy_iterator())
         if highest < 0:
-            raise ValueError(f"label_offset must be at most {highest + label_offset}; got {label_offset}")
+            most = f"{highest + label_offset}, the highest label in the files"
+            raise ValueError(f"label_offset must be at most {most}; got label_offset={label_offset}")
         class_names = numbered_names(highest)
     return from_lookup(lookup, class_names, size, describe=describe)
 

@@ -143,7 +143,8 @@ def _batches(name, data, classes, ignore):
         is_integer = masks.shape == images.shape[:3] and masks.dtype.kind in "iu"
         if not is_integer or not ((masks == ignore) | ((masks >= 0) & (masks < classes))).all():
             found = f"{masks.dtype} {masks.shape} from {np.min(masks, initial=0)} to {np.max(masks, initial=0)}"
-            raise ValueError(f"{name} must have masks {images.shape[:3]} below {classes}, or {ignore}; got {found}")
+            wanted = f"masks of shape {images.shape[:3]}, with integers from 0 to {classes - 1} or ignore={ignore}"
+            raise ValueError(f"{name} must have {wanted}; got {found}")
         yield images, masks.astype(np.int64)
 
 

@@ -110,7 +110,8 @@ def _mask_others(logits, ids, _=None):
     return ops.where(ops.equal(of_queries, of_keys), logits, EXCLUDED)
 
 
-# name in `positions` -> function of the logits, the value and the scaled queries; it returns the changed logits
+# name in `positions` -> function of the logits, of what `positions` has under this name, and of the scaled queries; it
+# returns the changed logits
 _TERMS = {
     "relative_keys": _add_relative,
     "attention_bias": _add_bias,

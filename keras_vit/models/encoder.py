@@ -1,4 +1,4 @@
-"""Encoder: what a model of this package states besides its layers: config, preprocessing of its images, labels."""
+"""Encoder: the config of a model of this package, the preprocessing of its images, and its class names."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -107,7 +107,7 @@ def test_pil_images_of_every_mode():
 
 def test_pil_images_without_a_range_are_refused():
     for mode in ("I", "F"):
-        with pytest.raises(ValueError, match=f"mode '{mode}' has none: pass numpy.asarray"):
+        with pytest.raises(ValueError, match=f"mode '{mode}' of no known range: pass numpy.asarray"):
             images.from_pil("images[2]", PIL.Image.new(mode, (4, 4)))
 
 

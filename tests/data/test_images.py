@@ -115,7 +115,7 @@ def test_refusals_name_the_image(tmp_path, file):
         ([IMAGE, b"text"], ValueError, r"images\[1\] must be an image.*starts with text"),
         ([IMAGE, [IMAGE]], TypeError, r"images\[1\] must be a path.*got a list"),
         ([IMAGE, IMAGE[None]], ValueError, r"images\[1\] must have shape.*got \(1, 16, 16, 3\)"),
-        (object(), TypeError, "got builtins.object"),
+        (object(), TypeError, "array of numbers; got object"),
         ([], ValueError, r"at least one image; got \[\]"),
     ]
     for images, error, message in refused:

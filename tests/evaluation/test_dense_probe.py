@@ -105,7 +105,7 @@ def test_features_of_a_model_for_any_size(pad):
         ({"train": [(scene(2, 0)[0], np.full((2, 8, 12), 255))]}, "train must have at least one pixel with a class"),
         ({"test": [(scene(2, 0)[0], np.full((2, 8, 12), 255))]}, "test must have at least one pixel with a class"),
         ({"train": []}, "train must have at least one pixel with a class"),
-        ({"train": [(scene(2, 0)[0], np.full((2, 8, 12), 3))]}, "below 3, or 255; got int64 .* from 0 to 3"),
+        ({"train": [(scene(2, 0)[0], np.full((2, 8, 12), 3))]}, "from 0 to 2 or ignore=255; got int64 .* from 0 to 3"),
         ({"train": [(scene(2, 0)[0], np.zeros((2, 8, 12)))]}, "got float64"),
         ({"train": [(scene(2, 0)[0], np.zeros((2, 2, 6), int))]}, r"got int64 \(2, 2, 6\)"),
         ({"train": [scene(2, 0)[0]]}, r"train must contain batches \(inputs, masks\)"),
