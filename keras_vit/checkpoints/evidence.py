@@ -41,7 +41,7 @@ class Evidence(Stated):
         layout: its `Layout`, None for a file from Keras.
         entries: dict from name, in the form that the layout's rules use, to `Entry`; no buffers or optimizer state.
         left: dict from the names of the other arrays of the file to the reason why they are not read.
-        usual: values that the layout implies and the file does not state, such as `gelu`; a dict like `stated`.
+        of_layout: values that the layout implies and the file does not state, such as `gelu`; a dict like `stated`.
         implied: fields that the file need not state, because the names of its arrays show them, or the layout has only
             one value.
     """
@@ -51,7 +51,7 @@ class Evidence(Stated):
     layout: Layout | None
     entries: dict
     left: dict = dataclasses.field(default_factory=dict)
-    usual: dict = dataclasses.field(default_factory=dict)
+    of_layout: dict = dataclasses.field(default_factory=dict)
     implied: tuple = ()
 
     @property
@@ -192,20 +192,22 @@ def read_evidence(checkpoint, family=None, layout="auto"):
     checkpoint, prefix, family, found = _recognise(checkpoint, family, layout)
     entries, left = names.fold_entries(checkpoint.path, checkpoint.entries, found)
     stated = read_stated(checkpoint, family, None if found is None else found.library)
-    usual, implied, grid = {}, (), stated.grid_size
+    of_layout, implied, grid = {}, (), stated.grid_size
     if found is not None:
         entries = _without_masked(found, entries, stated.model)
         grid = _axes_of_tables(found, checkpoint) or grid
-        usual = {"gelu": found.gelu, "epsilon": found.epsilon, "stem.style": found.stem_style}
-        usual = {name: value for name, value in usual.items() if value is not None and name not in stated.stated}
+        of_layout = {"gelu": found.gelu, "epsilon": found.epsilon, "stem.style": found.stem_style}
+        of_layout = {
+            name: value for name, value in of_layout.items() if value is not None and name not in stated.stated
+        }
         implied = tuple(field for field, mark in found.shows.items() if any(re.search(mark, name) for name in entries))
     elif _GRID in checkpoint.entries:
         grid = _read_grid(checkpoint)
     notes = *stated.notes, *_notes(found, left)
     notes += (f"the prefix {prefix!r} of its array names is left out",) if prefix else ()
-    published = stated.published or tuple(found.published if found else ())
+    published = stated.published or tuple(found.families if found else ())
     about = {**vars(stated), "grid_size": grid, "notes": notes, "published": published}
-    about |= {"layout": found, "entries": entries, "left": left, "usual": usual, "implied": implied}
+    about |= {"layout": found, "entries": entries, "left": left, "of_layout": of_layout, "implied": implied}
     return Evidence(**about, checkpoint=checkpoint, family=family)
 
 

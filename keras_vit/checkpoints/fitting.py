@@ -7,7 +7,7 @@ from keras_vit.config import ViTConfig
 from keras_vit.variants import FAMILIES, VARIANTS
 
 # families without layouts of their own
-_USUAL_FAMILIES = {None, *FAMILIES}.difference(*(layout.published for layout in LAYOUTS[ViTConfig.family].values()))
+_USUAL_FAMILIES = {None, *FAMILIES}.difference(*(layout.families for layout in LAYOUTS[ViTConfig.family].values()))
 _PLAIN = ViTConfig(name="vit", image_size=16, patch_size=16, hidden_dim=64, num_layers=1, num_heads=1, mlp_dim=64)
 
 
@@ -71,7 +71,7 @@ def _considered(evidence, variant, foreign):
         return [name for name, row in VARIANTS.items() if row.family == variant]
     if foreign is not None:
         return [foreign.variant]
-    found = [name for name, row in VARIANTS.items() if row.family in (evidence.layout.published or _USUAL_FAMILIES)]
+    found = [name for name, row in VARIANTS.items() if row.family in (evidence.layout.families or _USUAL_FAMILIES)]
     if evidence.layout.library == "official":  # such as DeiT, DINO and MAE, whose authors publish other layouts
         return [name for name in found if VARIANTS[name].defaults.get("gelu") in (None, evidence.layout.gelu)]
     return found
@@ -79,7 +79,7 @@ def _considered(evidence, variant, foreign):
 
 def _check_named(evidence, variant, given):
     """Raise an error if a file holds another variant, or has other sizes; matching finds other differences."""
-    row, published = VARIANTS[variant], evidence.layout.published
+    row, published = VARIANTS[variant], evidence.layout.families
     differing = _differing(evidence, row.reference, row.family is not None, given)
     is_exact = "pooling" in given or not _differing(evidence, row.reference, True, given)
     names = _fitting(evidence, VARIANTS, given)
@@ -174,7 +174,7 @@ def _check_equal(evidence, tables, given):
         if not one.defines or name in (*evidence.shown, "layer_scale_init") or name.startswith(wholes):
             continue
         wholes += (f"{name}.",)  # a part is compared as a whole
-        values = {repr(_value_of(table, name) or evidence.usual.get(name)) for table in tables.values()}
+        values = {repr(_value_of(table, name) or evidence.of_layout.get(name)) for table in tables.values()}
         is_unused = name == "gelu" and all(table.get("block.gated") for table in tables.values())
         if len(values) > 1 and not is_unused and not any(key.startswith(name) for key in known):
             differing.append(name)

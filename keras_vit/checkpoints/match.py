@@ -174,7 +174,7 @@ def _report(evidence, config, loaded, fresh, droppable, notes):
     if evidence.library == "keras":  # sizes of tables
         used |= {name for name in arrays if name.endswith(("/grid", "/window_size"))}
     reasons = {**evidence.left, **{evidence.entries[name].name: _OF_HEAD for name in droppable}}
-    unusual = differences(evidence.usual, config)
+    unusual = differences(evidence.of_layout, config)
     layout = [f"files of this layout have {name}={theirs!r}; the model has {ours!r}" for name, theirs, ours in unusual]
     known = {*evidence.stated, *evidence.implied, *(name for name in assumed if DECLARED[name].resized)}
     return LoadReport(

@@ -94,7 +94,7 @@ def _merged(evidence, table, variant, given):
         _FILE: stated_fields(evidence, given),
         "the arrays, probably": evidence.suggested,
         f"the table ({title})": {"name": "vit"} if table is None else table.values,
-        f"the layout ({evidence.library})": {**evidence.usual, "layer_scale_init": _INITIAL_LAYER_SCALE},
+        f"the layout ({evidence.library})": {**evidence.of_layout, "layer_scale_init": _INITIAL_LAYER_SCALE},
         "the defaults": {name: one.default for name, one in evidence.declared.items() if "." not in name},
     }
     values: dict[str, Any] = {}

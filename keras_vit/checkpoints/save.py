@@ -221,7 +221,7 @@ def _chosen(config, library, suffix, is_autoencoder):
         wanted = (library, "official", "microsoft") if library == "original" else (library,)
         family = VARIANTS[config.name].family if config.name in VARIANTS else config.name
         known = [rules for rules in layouts.values() if rules.library in wanted]
-        known.sort(key=lambda rules: (family not in rules.published, wanted.index(rules.library), len(rules.published)))
+        known.sort(key=lambda rules: (family not in rules.families, wanted.index(rules.library), len(rules.families)))
         known = [rules for rules in known if rules.suffix == suffix] or known
         found = [(rules, None) for rules in known]
     problems = {}

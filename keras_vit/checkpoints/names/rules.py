@@ -58,7 +58,7 @@ class Layout:
         holds: dict from fields of the config, with dots for nested ones, to the value that `save_weights` needs, see
             `fits`. `save_weights` writes the layout of the model's family, or the first of the library that can hold
             the model.
-        published: families of families.toml that files of this layout belong to, unless a config.json states others.
+        families: families of families.toml that files of this layout belong to, unless a config.json states others.
         squeezed: regular expression of vectors that may be stored as (1, 1, 1, channels); None for none.
         position_tables: dict from the folded name of a position table to the prefix rows that it may have: `class`,
             `class and registers` or `none`, tried in the order of the list.
@@ -87,7 +87,7 @@ class Layout:
     holds: dict = dataclasses.field(default_factory=dict)
     squeezed: str | None = None
     position_tables: dict = dataclasses.field(default_factory=dict)
-    published: tuple = ()
+    families: tuple = ()
     gelu: str | None = None
     epsilon: float | None = None
     resize: str = "align_corners"
