@@ -182,7 +182,7 @@ class Config:
         return value
 
     def resolve(self, **changes: Any) -> Self:
-        """Return a copy in which defaults replace the fields that are None, if the config has such fields.
+        """Return a copy in which defaults replace the fields that are None.
 
         Args:
             **changes: new values of other fields, as in `replace`.
