@@ -20,6 +20,7 @@ from keras_vit.config.base import count_patches
 from keras_vit.config.unseen import KEY, from_text, unseen, with_usual
 from keras_vit.files import read_toml
 from keras_vit.layers.position_grid import square_grid
+from keras_vit.models import MODELS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -122,7 +123,10 @@ def _read_keras(path, values):
             raise ValueError(f"the file must hold a model of keras_vit with a config; got {got!r}{hint}")
         labels = held["labels"] and checks.check_sequence("labels", held["labels"], "names", _class_name)
         preprocessing = Preprocessing.from_dict(held["preprocessing"])
-        return Stated(stated=with_usual(unseen(held["config"])), labels=labels, preprocessing=preprocessing)
+        about = {"labels": labels, "preprocessing": preprocessing}
+        config = next((config for config, model in MODELS.items() if model.__name__ == values.get("class_name")), None)
+        model = config and config.from_dict(held["config"])
+        return Stated(stated=with_usual(unseen(held["config"])), model=model, **about)
 
 
 # --- Hugging Face

@@ -61,7 +61,16 @@ class Evidence(Stated):
 
     @property
     def config_class(self) -> type[ImageConfig]:
-        """Return the class of the config of its model."""
+        """Return the class of the config of its model.
+
+        Raises:
+            ValueError: for a file of Keras that does not state it.
+        """
+        if self.family is None:
+            path = str(self.checkpoint.path)
+            raise ValueError(
+                f"{path!r} must state its config; it does not: use create_model(variant, weights={path!r})"
+            )
         return next(config for config in MODELS if config.family == self.family)
 
     @functools.cached_property
@@ -208,7 +217,7 @@ def read_evidence(checkpoint, family=None, layout="auto"):
     published = stated.published or tuple(found.families if found else ())
     about = {**vars(stated), "grid_size": grid, "notes": notes, "published": published}
     about |= {"layout": found, "entries": entries, "left": left, "of_layout": of_layout, "implied": implied}
-    return Evidence(**about, checkpoint=checkpoint, family=family)
+    return Evidence(**about, checkpoint=checkpoint, family=family or (stated.model and stated.model.family))
 
 
 def _recognise(checkpoint, family, library):

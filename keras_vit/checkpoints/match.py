@@ -15,8 +15,8 @@ from keras_vit.checkpoints.sources import Sources
 from keras_vit.compat.graph import owned_variables
 from keras_vit.config import ViTConfig
 from keras_vit.config.unseen import DECLARED, differences, unseen
+from keras_vit.models.copies import HEADS
 
-_HEADS = ("head", "head_dist")  # a distilled model has both
 _NEW_HEAD = " (head='reinitialise' loads the rest)"
 _OF_HEAD, _MASKED = "of a head that is not loaded", "a masked bias, which is zero"
 _SHOWN = 6  # maximum number of names in one line of a report
@@ -114,7 +114,7 @@ def make_plan(model, evidence, resize="auto", head="auto"):
     sources = arrays.of(owned)
     fresh, droppable, notes = _new_head(evidence, config, sources, head)
     loaded = [source for source in sources if source.path not in fresh]
-    head_loaded = any(source.path.partition("/")[0] in _HEADS for source in loaded)
+    head_loaded = any(source.path.partition("/")[0] in HEADS for source in loaded)
     is_converted = any(source.resized for source in loaded if source.path in channels.FIRST_KERNELS)  # from RGB
     told, refused = _differences(evidence, kept or config, head_loaded, is_converted)
     if problems := refused + _problems(loaded, evidence.entries.keys() - droppable):
@@ -136,7 +136,7 @@ def make_plan(model, evidence, resize="auto", head="auto"):
 
 def _new_head(evidence, config, sources, head):
     """Return {path: source} of a head that gets initial values, the arrays that may stay unused, and notes."""
-    of_head = {source.path: source for source in sources if source.path.partition("/")[0] in _HEADS}
+    of_head = {source.path: source for source in sources if source.path.partition("/")[0] in HEADS}
     if head != "auto" and not of_head:
         raise ValueError(f"head={head!r} is for a model with a head; {config.name} has include_top=False")
     is_dropped = bool(evidence.pre_logits) and not any(source.path.startswith("pre_logits/") for source in sources)

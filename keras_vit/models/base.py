@@ -11,7 +11,7 @@ import keras
 from keras_vit import checks
 from keras_vit.compat.fit import DistributedFit
 from keras_vit.config import ImageConfig, Preprocessing
-from keras_vit.config.unseen import differences, to_text
+from keras_vit.config.unseen import differences, to_text, whole
 from keras_vit.models import weights_files
 from keras_vit.models.encoder import STANDARDISATION, Encoder
 from keras_vit.models.encoders import count_classes, keep_class_names, shared_graph
@@ -230,7 +230,9 @@ class ImageModel(Encoder, Model):
         """
         super().save_weights(filepath, *args, **kwargs)
         is_known = self._preprocessing_source != "assumed"
-        weights_files.state(filepath, to_text(self._config, self._preprocessing if is_known else None))
+        weights_files.state(
+            filepath, to_text(self._config, self._preprocessing if is_known else None, model=whole(self._config))
+        )
 
     def get_config(self):
         return {

@@ -26,12 +26,12 @@ from keras_vit.layers.rotary import RotaryEmbedding
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
 from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel, head_dtype, make_head
+from keras_vit.models.copies import HEADS
 from keras_vit.models.derived import with_config
 from keras_vit.models.resnet import resnet_stem
 from keras_vit.models.scanned import scanned_call
 from keras_vit.typing import Size, Tensor
 
-_HEADS = ("head", "head_dist")
 _MANY_SIZES = 8  # that JAX compiles without a remark
 # fields of the config that are arguments of every block
 _OF_EACH_BLOCK = (
@@ -100,7 +100,7 @@ class VisionTransformer(ImageModel):
         tokens, positions, places = _embed(maps, config)
         blocks = _encode(tokens, positions, places, config)
         pooled = _pool(blocks, positions, maps, config)
-        heads = [_head(features, config, head) for features, head in zip(pooled, _HEADS, strict=False)]
+        heads = [_head(features, config, head) for features, head in zip(pooled, HEADS, strict=False)]
         dtype = head_dtype(config) if config.include_top else config.dtype
         outputs = keras.layers.Average(dtype=dtype, name="average")(heads) if config.distilled else heads[0]
         self._finish(config, inputs, outputs, preprocessing, labels, name)

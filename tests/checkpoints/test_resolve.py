@@ -5,6 +5,8 @@ import functools
 import re
 
 import file_shapes
+import keras
+import numpy as np
 import pytest
 from file_shapes import resolved
 from slow_rows import slow_after
@@ -159,3 +161,17 @@ def _outputs(name):
     unseen = ("resize", "position_init")
     values["embedding"] = {key: value for key, value in values["embedding"].items() if key not in unseen}
     return {key: value for key, value in values.items() if key not in left_out}
+
+
+def test_files_of_keras_state_their_config(make_model, logits_of, tmp_path):
+    model = make_model(seed=1, pooling="gap")
+    model.save(tmp_path / "a.keras")
+    model.save_weights(tmp_path / "a.weights.h5")
+    for name in ("a.keras", "a.weights.h5"):
+        found = keras_vit.describe(tmp_path / name)
+        config = found.config.replace(dtype=model.config.dtype)  # `.weights.h5` leaves it open
+        assert (config, found.layout, found.unused) == (model.config, "keras", {})
+    np.testing.assert_array_equal(logits_of(keras_vit.load(tmp_path / "a.weights.h5")), logits_of(model))
+    keras.Model.save_weights(model, tmp_path / "b.weights.h5")  # without our metadata
+    with pytest.raises(ValueError, match="b.weights.h5' must state its config; .* use create_model"):
+        keras_vit.load(tmp_path / "b.weights.h5")
