@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import math
 import re
 from collections.abc import Set
 
@@ -11,7 +12,8 @@ from keras_vit.checkpoints import names
 from keras_vit.checkpoints.config_json import Stated, read_stated
 from keras_vit.checkpoints.entries import Checkpoint
 from keras_vit.checkpoints.names.rules import LIBRARIES, Layout, our_shape
-from keras_vit.checkpoints.shown import grid_of, has_class_rows, rows_of_table, shown_fields, window_of
+from keras_vit.checkpoints.position_table import PositionTable
+from keras_vit.checkpoints.shown import shown_fields, window_of
 from keras_vit.config import ImageConfig
 from keras_vit.config.fields import About, fields_of
 from keras_vit.models import MODELS
@@ -113,10 +115,17 @@ class Evidence(Stated):
         """Return whether it has the arrays of a pooling by attention."""
         return self.shown.get("pooling") in ATTENTIVE
 
-    @property
-    def table_rows(self) -> int:
-        """Return the number of rows of its position table, 0 without one."""
-        return rows_of_table(self.layout, self.entries, self.shown.get("hidden_dim")) if self.layout else 0
+    @functools.cached_property
+    def position_table(self) -> PositionTable | None:
+        """Return its position table, None without one of the width of the model."""
+        tables = {} if self.layout is None else self.layout.position_tables
+        name = next((name for name in tables if name in self.entries), None)
+        shape = () if name is None else self.entries[name].shape
+        if not self.shows_vit or len(shape) < 2 or shape[-1] != self.shown["hidden_dim"]:
+            return None
+        num_class = int(self.shown["class_token"]) + int(self.shown["distilled"])
+        of_file = num_class, self.shown["num_registers"], self.grid_size
+        return PositionTable.of(math.prod(shape) // shape[-1], tables[name], *of_file)
 
     @property
     def grid(self) -> tuple | None:
@@ -124,11 +133,7 @@ class Evidence(Stated):
         if self.grid_size is not None or not self.shows_vit:
             return self.grid_size
         side = window_of(self.entries, num_others=3)  # those of the class token
-        return grid_of(self.shown, self.table_rows)[0] or (side and (side, side))
-
-    def has_class_rows(self, image_size=None):
-        """Return whether class tokens have rows in the position table, which need not be square for this image size."""
-        return has_class_rows(self.shown, self.table_rows, image_size)
+        return (self.position_table and self.position_table.grid) or (side and (side, side))
 
     @functools.cached_property
     def heads(self) -> Set:

@@ -141,7 +141,8 @@ def _differing(evidence, config, is_published, skipped):
         }
         if config.embedding.kernel_size is not None:  # FlexiViT: a kernel and a table of any size
             skipped |= {"patch_size"}
-            pairs["positions of class tokens"] = (evidence.has_class_rows(), False)
+            has_class_rows = evidence.position_table and evidence.position_table.has_class_rows(config.table_grid)
+            pairs["positions of class tokens"] = (has_class_rows, False)
         if is_published:
             pairs |= {"position_embedding": (kind, ours), "distilled token": (shown["distilled"], False)}
             pairs["class token"] = (shown["class_token"], config.num_class_tokens > 0)

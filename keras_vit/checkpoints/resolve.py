@@ -13,11 +13,11 @@ from keras_vit import checks
 from keras_vit.checkpoints.evidence import ATTENTIVE, Evidence
 from keras_vit.checkpoints.fitting import find_table, stated_fields
 from keras_vit.checkpoints.releases.release import Release, label_set
-from keras_vit.checkpoints.shown import stride_of
 from keras_vit.config import ImageConfig, Preprocessing, ResNetConfig
 from keras_vit.config.base import Config, count_patches, flattened, with_field
 from keras_vit.config.fields import names_of
 from keras_vit.config.preprocessing import suited
+from keras_vit.config.resnet import stride_of
 from keras_vit.config.unseen import Difference, differences
 from keras_vit.config.vit import CLASS_TOKEN_POOLINGS
 from keras_vit.variants import FAMILIES, VARIANTS, Family, Variant
@@ -168,10 +168,11 @@ def _config(evidence, table, values, sources, given):
         sides = checks.check_pair("image_size", values["image_size"])
         if any(side % step for side, step in zip(sides, steps, strict=True)):
             values["embedding.whole_patches"] = given.get("embedding.whole_patches", False)
-    is_table = evidence.table_rows and values["position_embedding"] == "learned"
-    if is_table and "embedding.class_position" not in given:
-        values["embedding.class_position"] = evidence.has_class_rows(values["image_size"])
     config = evidence.config_class.from_dict(_nested(values, evidence.declared, given))
+    positions = evidence.position_table if values.get("position_embedding") == "learned" else None
+    if positions is not None and "embedding.class_position" not in given:
+        has_class_rows = positions.has_class_rows(config.table_grid)
+        config = config.replace(**{"embedding.class_position": has_class_rows})
     for name in sorted(given.keys() - flattened(config.to_dict())):
         raise ValueError(f"{name} must be left out: the model in {path} has no such part; got {name}={given[name]!r}")
     return config
@@ -194,19 +195,19 @@ def _nested(values, declared, given):
 
 def _image_size(evidence, table, values):
     """Return the (height, width) that the file states or its table shows, or that its variant has, and its source."""
-    preprocessing, rows = evidence.preprocessing, evidence.table_rows
+    preprocessing = evidence.preprocessing
     if isinstance(table, Variant) and values.get("embedding.kernel_size") is not None:
         return table.image_size, f"the table ({table.name})"
     if (grid := evidence.grid) is not None:
-        patch_size, stride = evidence.shown.get("patch_size") or values["patch_size"], stride_of(values)
-        patch_size, pad = checks.check_pair("patch_size", patch_size), values.get("embedding.pad")
+        patch_size = checks.check_pair("patch_size", evidence.shown.get("patch_size") or values["patch_size"])
+        stride, pad = stride_of(values.get("stem.stage_sizes")), values.get("embedding.pad")
         for size in (preprocessing and preprocessing.image_size, evidence.image_size):
             if size and count_patches([-(-side // stride) for side in size], patch_size, pad) == tuple(grid):
                 return size, _FILE
         return tuple(side * step * stride for side, step in zip(grid, patch_size, strict=True)), _ARRAYS
-    if rows == 0 and preprocessing is not None:
+    if evidence.position_table is None and preprocessing is not None:
         return preprocessing.image_size, "the preprocessing of the file"
-    if rows or not isinstance(table, Variant):
+    if evidence.position_table is not None or not isinstance(table, Variant):
         path = repr(str(evidence.checkpoint.path))
         raise ValueError(f"the names and shapes of {path} do not show the size of its images: pass image_size=...")
     return table.image_size, f"the table ({table.name})"

@@ -1,13 +1,10 @@
 """What the names and shapes of a file's arrays show about its model, as fields of its config."""
 
 import collections
-import math
 import re
 
-from keras_vit import checks
 from keras_vit.checkpoints.names.rules import our_shape
 from keras_vit.config import BiTConfig, SwinConfig, ViTConfig
-from keras_vit.config.base import count_patches
 from keras_vit.config.fields import fields_of
 from keras_vit.layers.position_grid import square_grid
 
@@ -223,40 +220,6 @@ def _bit(found, shown, layout, entries, grid):
     return {"stage_sizes": _stage_sizes(found), "width_factor": root[-1] / 64, "channels": root[2]}, {}
 
 
-def rows_of_table(layout, entries, dim):
-    """Return the number of rows of a position table of this width, 0 without one."""
-    shapes = (entries[name].shape for name in layout.position_tables if name in entries)
-    shape = next(shapes, ())
-    return math.prod(shape) // dim if dim and len(shape) >= 2 and shape[-1] == dim else 0
-
-
-def stride_of(fields):
-    """Return the pixels of an image per cell of the map that is cut into patches; 1 without a stem.
-
-    Args:
-        fields: see `shown_fields`.
-    """
-    stages = fields.get("stem.stage_sizes")
-    return 1 if stages is None else 4 * 2 ** max(len(stages) - 1, 0)
-
-
-def grid_of(fields, rows):
-    """Return the square (rows, columns) of a position table, and whether class tokens have rows in it.
-
-    Args:
-        fields: see `shown_fields`.
-        rows: see `rows_of_table`.
-
-    Returns:
-        Pair of the grid, None if the table is not square or there is none, and a boolean.
-    """
-    prefix = int(fields["class_token"]) + int(fields["distilled"])
-    for count in dict.fromkeys((prefix, prefix + fields["num_registers"], 0)):
-        if rows > count and square_grid(rows - count):
-            return square_grid(rows - count), count >= prefix
-    return None, True
-
-
 def window_of(entries, num_others=0):
     """Return the side of the windows of the largest table of 2-D offsets, None without one.
 
@@ -272,24 +235,6 @@ def window_of(entries, num_others=0):
     return (offsets[0] + 1) // 2 if offsets else None
 
 
-def has_class_rows(fields, rows, image_size):
-    """Return whether class tokens have rows in a position table; a table for this image size need not be square.
-
-    Args:
-        fields: see `shown_fields`.
-        rows: see `rows_of_table`.
-        image_size: (height, width) in pixels, or one integer; None for a square table.
-    """
-    if image_size is None:
-        return grid_of(fields, rows)[1]
-    cells = [-(-side // stride_of(fields)) for side in checks.check_pair("image_size", image_size)]
-    patches = math.prod(count_patches(cells, fields["patch_size"]))
-    prefix = int(fields["class_token"]) + int(fields["distilled"])
-    if rows in (patches, patches + prefix):
-        return rows == patches + prefix
-    return grid_of(fields, rows)[1]
-
-
 def note_on_size(config):
     """Return a note, in a tuple, if the patches of a model do not cover its images."""
     covered = config.field("covered_size")
@@ -297,37 +242,3 @@ def note_on_size(config):
         return ()
     read, size = (f"{height} x {width}" for height, width in (covered, config.image_size))
     return (f"the patches cover the top left {read} pixels of an image of {size}; the others are not used",)
-
-
-def split_table(num_rows, prefixes, new_grid, stored_grid):
-    """Find how many rows of a table are prefix rows, and which grid the others form.
-
-    Args:
-        num_rows: number of rows of the table.
-        prefixes: numbers of prefix rows that the file may have, most likely first. A table that has the first number
-            and the model's grid is not taken for another square grid.
-        new_grid: (rows, columns) of the model.
-        stored_grid: (rows, columns) that the file states, or None.
-
-    Returns:
-        Pair (number of prefix rows, grid of the table).
-
-    Raises:
-        ValueError: if the rows form no such grid, or contradict the stated one. Published files have square grids; any
-            other grid must be stated or equal the model's.
-    """
-    grids = [(prefix, stored_grid or new_grid) for prefix in prefixes]
-    grids = [(prefix, tuple(grid)) for prefix, grid in grids if num_rows - prefix == math.prod(grid)]
-    if stored_grid is None and (not grids or grids[0][0] != next(iter(prefixes))):
-        squares = [(prefix, square_grid(num_rows - prefix)) for prefix in prefixes if num_rows > prefix]
-        squares = [(prefix, grid) for prefix, grid in squares if grid]
-        grids = sorted(squares, key=lambda pair: pair[1] != tuple(new_grid)) or grids  # stable sort: the model's first
-    if grids:
-        return grids[0]
-    if stored_grid is not None:
-        stated = f"{stored_grid[0]} x {stored_grid[1]}"
-        raise ValueError(f"the file states a grid of {stated} patches; its table has {num_rows} rows")
-    raise ValueError(
-        f"the position table must have a square grid of rows, or the model's {new_grid[0]} x {new_grid[1]}, after "
-        f"{' or '.join(str(prefix) for prefix in prefixes)} prefix rows; got {num_rows} rows"
-    )

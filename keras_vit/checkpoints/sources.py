@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_vit.checkpoints import channels, names
 from keras_vit.checkpoints.names.rules import Rule, fill, theirs_shape, to_ours
-from keras_vit.checkpoints.shown import split_table
+from keras_vit.checkpoints.position_table import PositionTable
 from keras_vit.compat.initial_values import aligned_zeros
 from keras_vit.config import ViTConfig
 from keras_vit.config.base import RESIZE_METHODS
@@ -186,10 +186,9 @@ class Sources:
             return Source(variable, (name,), problem=too_large)
         num_class = self._num_tokens("class_token/class_token", config.num_class_tokens)
         num_registers = self._num_tokens("class_token/registers", config.num_registers)
-        counts = {"class": num_class, "class and registers": num_class + num_registers, "none": 0}
-        prefixes = dict.fromkeys(counts[key] for key in tables[name])
+        of_file = num_class, num_registers, self._stored_grid
         try:
-            prefix, grid = split_table(entry.shape[1], prefixes, new_grid, self._stored_grid)
+            prefix, grid = PositionTable.of(entry.shape[1], tables[name], *of_file).split(new_grid)
         except ValueError as error:
             return Source(variable, (name,), problem=f"{name}: {error}")
         if prefix and class_rows < config.num_class_tokens:

@@ -91,8 +91,13 @@ class ResNetConfig(_Root, Config):
         Args:
             image_size: (height, width) of the input in pixels.
         """
-        stride = 4 * 2 ** max(len(self.stage_sizes) - 1, 0)
+        stride = stride_of(self.stage_sizes)
         return tuple(-(-side // stride) for side in image_size)
+
+
+def stride_of(stage_sizes: tuple[int, ...] | None) -> int:
+    """Return the pixels of an image per cell of the feature map of a ResNet with these stages; None is no ResNet."""
+    return 1 if stage_sizes is None else 4 * 2 ** max(len(stage_sizes) - 1, 0)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
