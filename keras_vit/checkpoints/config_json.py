@@ -65,28 +65,27 @@ def read_stated(checkpoint, family, library):
     path, values = checkpoint.path, checkpoint.config
     if library is None and values is not None:
         return _read_keras(path, values)
-    theirs, activation = Stated(), None
+    theirs, activation, hidden, notes = Stated(), None, {}, ()
     if values is not None:
         with named(repr(str(path.parent / ("open_clip_config.json" if "model_cfg" in values else "config.json")))):
             if "model_cfg" in values:
-                theirs = _read_openclip(values, checkpoint.entries)
+                theirs = _read_openclip(values)
             elif any(key in values for key in _TIMM_KEYS):
                 theirs = _read_timm(values, family, library, checkpoint.entries)
             else:
                 theirs = _read_huggingface(values, family)
             if (problem := values.get("problem_type")) is not None:
                 activation = one_of("problem_type", problem, PROBLEMS)
-    processor = checkpoint.preprocessor or {}
-    file = PROCESSORS[0] if "image_processor" in processor else PROCESSORS[1]
-    with named(repr(str(path.parent / file))):
-        usual = HF_TYPES.get((values or {}).get("model_type"), {}).get("processor")
-        stated = huggingface_preprocessing(processor.get("image_processor", processor), usual)
-        preprocessing = theirs.preprocessing or stated
+            if theirs.architecture is not None and family == "vit":
+                hidden, notes = of_architecture(theirs.architecture, theirs.stated, checkpoint.entries)
+    preprocessing, processor = theirs.preprocessing, checkpoint.preprocessor
+    if processor is not None:
+        with named(repr(str(path.parent / PROCESSORS[0 if "image_processor" in processor else 1]))):
+            usual = HF_TYPES.get((values or {}).get("model_type"), {}).get("processor")
+            of_processor = huggingface_preprocessing(processor.get("image_processor", processor), usual)
+            preprocessing = preprocessing or of_processor
     with named(f"the metadata of {str(path)!r}"):
         ours = from_text(checkpoint.metadata.get(KEY), str(path))
-        sizes = {"grid_size": theirs.grid_size, "image_size": theirs.image_size}
-        absent = [name for name in sizes if sizes[name] is None and ours.get(name) is not None]
-        sizes |= {name: checks.check_pair(name, ours[name]) for name in absent}
         if "preprocessing" in ours:
             # The same weights fit a model with `include_preprocessing` and one without. A preprocessor_config.json has
             # no rounding and a single bilinear interpolation, so it cannot distinguish these.
@@ -99,8 +98,10 @@ def read_stated(checkpoint, family, library):
         labels = theirs.labels or _labels("labels", ours.get("labels"))
     model = ours["model"]
     activation = activation or (model and model.classifier_activation)
-    stated = ours["config"] | ({"classifier_activation": activation} if activation else {}) | theirs.stated
-    return dataclasses.replace(theirs, stated=stated, preprocessing=preprocessing, model=model, labels=labels, **sizes)
+    stated = ours["config"] | ({"classifier_activation": activation} if activation else {}) | hidden | theirs.stated
+    sizes = {name: getattr(theirs, name) or ours.get(name) for name in ("grid_size", "image_size")}
+    about = {"preprocessing": preprocessing, "model": model, "labels": labels, "notes": theirs.notes + notes}
+    return dataclasses.replace(theirs, stated=stated, **sizes, **about)
 
 
 @contextlib.contextmanager
@@ -194,7 +195,7 @@ def _class_name(name, value):
 # --- OpenCLIP
 
 
-def _read_openclip(values, entries):
+def _read_openclip(values):
     """Read an open_clip_config.json; `vision_cfg` describes the image tower, or names a model of timm."""
     model = values["model_cfg"]
     vision, images = dict(model["vision_cfg"]), values.get("preprocess_cfg") or {}
@@ -204,8 +205,7 @@ def _read_openclip(values, entries):
         architecture = check_string("timm_model_name", vision["timm_model_name"])
         if find_foreign(architecture) is None:
             raise ValueError(f"timm_model_name must be a model that keras_vit builds; got {architecture!r}")
-        fields, notes = of_architecture(architecture, {}, entries)
-        return Stated(stated=fields, preprocessing=preprocessing, notes=notes, architecture=architecture)
+        return Stated(preprocessing=preprocessing, architecture=architecture)
     fields = openclip_fields(model, vision, "vision_cfg")
     fields["num_heads"] = fields["hidden_dim"] // checks.check_integer("head_width", vision.get("head_width", 64))
     if flag(vision, "final_ln_after_pool"):
@@ -252,11 +252,8 @@ def _read_timm(values, family, library, entries):
     labels = values.get("label_names")
     labels = _labels("label_names", dict(enumerate(labels)) if isinstance(labels, list) else labels)
     preprocessing = timm_preprocessing(values.get("pretrained_cfg") or values)
-    architecture, notes = values.get("architecture"), ()
-    if architecture is not None:
-        named = f"{architecture}.{(values.get('pretrained_cfg') or {}).get('tag')}"
-        architecture = named if find_foreign(named) is not None else architecture
-        named, notes = of_architecture(architecture, fields, entries) if family == "vit" else ({}, ())
-        fields = {**named, **fields}
-    about = {"labels": labels, "preprocessing": preprocessing, "notes": notes, "architecture": architecture}
+    architecture = values.get("architecture")
+    tagged = f"{architecture}.{(values.get('pretrained_cfg') or {}).get('tag')}"
+    about = {"labels": labels, "preprocessing": preprocessing}
+    about["architecture"] = tagged if find_foreign(tagged) is not None else architecture
     return Stated(stated=fields, **sizes, **about)

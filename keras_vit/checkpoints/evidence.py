@@ -172,19 +172,8 @@ class Evidence(Stated):
         name = next((self.entries[kernel].name for kernel in kernels if kernel in self.entries), "")
         return self.layout.marker, next((name.removesuffix(k) for k in kernels if name.endswith(k)), "")
 
-    def has_other_head(self, classes, widths):
-        """Return whether the file has no head, or a whole head with another number of classes.
-
-        Args:
-            classes: number of classes of the model.
-            widths: numbers that may divide the number of inputs of a head.
-        """
-        shapes = self.head_shapes
-        counts = {shape[-1:] for shape in shapes}
-        is_whole = all(any(shape[0] % width == 0 for width in widths) for shape in shapes if len(shape) == 2)
-        return not counts or (is_whole and counts == {(self.classes,)} and self.classes != classes)
-
-    def has_head_bias(self):
+    @functools.cached_property
+    def has_head_bias(self) -> bool:
         """Return whether the head of the file has a bias; timm's CLIPs have one that is zero, which does not count."""
         return any(self.entries[name].read().any() for name in self.heads if name.endswith(("bias", "/1")))
 

@@ -11,8 +11,15 @@ _USUAL_FAMILIES = {None, *FAMILIES}.difference(*(layout.families for layout in L
 _PLAIN = ViTConfig(name="vit", image_size=16, patch_size=16, hidden_dim=64, num_layers=1, num_heads=1, mlp_dim=64)
 
 
-def find_table(evidence, variant, given):
-    """Return the `Variant` or `Family` of a file, None for a plain model of other sizes, and notes about it."""
+def find_table(evidence, variant, given, known):
+    """Return the `Variant` or `Family` of a file, None for a plain model of other sizes, and notes about it.
+
+    Args:
+        evidence: the `Evidence`.
+        variant: name of a variant or family that the user names, or None.
+        given: fields that the user sets.
+        known: fields that the user sets or the file states.
+    """
     path = repr(str(evidence.checkpoint.path))
     if evidence.layout is None:  # a file from Keras shows nothing
         return VARIANTS.get(variant) or FAMILIES.get(variant), ()
@@ -28,30 +35,28 @@ def find_table(evidence, variant, given):
         _check_named(evidence, variant, given)
         return VARIANTS[variant], ()
     foreign = find_foreign(evidence.architecture) if variant is None else None
-    stated = [variant] if variant in FAMILIES else [name for name in evidence.published if name in FAMILIES]
+    families = [variant] if variant in FAMILIES else [name for name in evidence.published if name in FAMILIES]
     if foreign is not None:
-        stated = [name for name in stated if name == VARIANTS[foreign.variant].family] or stated
+        families = [name for name in families if name == VARIANTS[foreign.variant].family] or families
     found = _fitting(evidence, _considered(evidence, variant, foreign), given)
     if variant is None and foreign is None:
         found = _of_flexible(evidence, found)
-    found = [name for name in found if VARIANTS[name].family in stated] or found
+    found = [name for name in found if VARIANTS[name].family in families] or found
     found = [name for name in found if _pools_alike(evidence, VARIANTS[name])] or found
     if found:
-        _check_equal(evidence, {name: VARIANTS[name].values for name in found}, given)
+        _check_equal(evidence, {name: VARIANTS[name].values for name in found}, known)
         return VARIANTS[found[0]], (f"the names and shapes of the file are those of {found[0]}",)
-    family = _find_family(evidence, variant, stated, given)
+    family = _find_family(evidence, variant, families, given, known)
     title = family.title if family else "ViT"
     return family, (f"no published model has these sizes; built as one of the family {title}",)
 
 
-def _find_family(evidence, variant, stated, given):
+def _find_family(evidence, variant, stated, given, known):
     """Return the `Family` of a file whose sizes are of no variant; None for a plain model.
 
     Args:
-        evidence: the `Evidence`.
-        variant: name of the family that the user names, or None.
+        evidence, variant, given, known: see `find_table`.
         stated: names of the families that the file states, the likeliest first.
-        given: fields that the user sets.
     """
     alike, families = _families(evidence, given), stated
     if variant is not None and variant not in alike:
@@ -61,7 +66,7 @@ def _find_family(evidence, variant, stated, given):
         is_plain = not _differing(evidence, _PLAIN, True, {*given, *evidence.sizes})
         families = [name for name in alike if name in (stated or _USUAL_FAMILIES) and not is_plain] or stated[:1]
         values = {name: {**FAMILIES[name].values, "num_heads": None} for name in families}
-        _check_equal(evidence, values, given)
+        _check_equal(evidence, values, known)
     return FAMILIES[families[0]] if families else None
 
 
@@ -130,7 +135,8 @@ def _differing(evidence, config, is_published, skipped):
             skipped |= {"qkv_bias", "block.key_bias"}  # timm leaves the zero biases of DINOv3 out
         elif not config.qkv_bias:
             skipped |= {"block.key_bias"}
-        kind, ours = shown.get("position_embedding", "none"), config.position_embedding.replace("sincos2d_mae", "none")
+        kind, ours = shown.get("position_embedding", "none"), config.position_embedding
+        ours = "none" if ours == "sincos2d_mae" else ours
         stages = shown.get("stem.stage_sizes"), config.field("stem.stage_sizes")
         pairs |= {
             "stem.stage_sizes": stages,
@@ -159,15 +165,14 @@ def _of_flexible(evidence, found):
     return flexible if is_small else [name for name in found if name not in flexible]
 
 
-def _check_equal(evidence, tables, given):
+def _check_equal(evidence, tables, known):
     """Raise an error if variants or families give different outputs for the same arrays.
 
     Args:
         evidence: the `Evidence`.
         tables: dict from their names to their fields.
-        given: fields that the user sets.
+        known: see `find_table`.
     """
-    known = {**stated_fields(evidence, given), **given}
     if not evidence.is_attentive:
         known = {"head.map_heads": None, "head.map_prefix": None, **known}
     differing, wholes = [], ()
@@ -190,13 +195,6 @@ def _check_equal(evidence, tables, given):
 def _value_of(table, name):
     """Return a field, or all fields of a part."""
     return table.get(name, {key: table[key] for key in sorted(table) if key.startswith(f"{name}.")})
-
-
-def stated_fields(evidence, given):
-    """Return the fields that a file states, without the activation of a head that the model does not load."""
-    is_loaded = given.get("include_top", True) and given.get("classes", evidence.classes) == evidence.classes
-    stated = {name: value for name, value in evidence.stated.items() if value is not None or "." in name}
-    return {name: value for name, value in stated.items() if is_loaded or name != "classifier_activation"}
 
 
 def _described(evidence, given):

@@ -10,7 +10,6 @@ import numpy as np
 from keras_vit import checks
 from keras_vit.checkpoints import channels
 from keras_vit.checkpoints.evidence import Evidence
-from keras_vit.checkpoints.shown import note_on_size
 from keras_vit.checkpoints.sources import Sources
 from keras_vit.compat.graph import owned_variables
 from keras_vit.config import ViTConfig
@@ -140,13 +139,22 @@ def _new_head(evidence, config, sources, head):
     if head != "auto" and not of_head:
         raise ValueError(f"head={head!r} is for a model with a head; {config.name} has include_top=False")
     is_dropped = bool(evidence.pre_logits) and not any(source.path.startswith("pre_logits/") for source in sources)
-    widths = {config.field("hidden_dim"), *(x.variable.shape[0] for x in of_head.values() if x.path == "head/kernel")}
-    is_other = is_dropped or evidence.has_other_head(config.field("classes"), widths - {None})
-    fresh = of_head if head == "reinitialise" or (head == "auto" and is_other) else {}
+    is_new = is_dropped or not evidence.heads or _is_of_other_classes(evidence, config, of_head)
+    fresh = of_head if head == "reinitialise" or (head == "auto" and is_new) else {}
     droppable = (evidence.pre_logits if is_dropped else set()) | (evidence.heads if fresh or not of_head else set())
-    if config.field("head.bias") is False and not evidence.has_head_bias():
+    if config.field("head.bias") is False and not evidence.has_head_bias:
         droppable |= {name for name in evidence.heads if name.endswith("bias")}
     return fresh, droppable, ["pre_logits and its head are dropped, as in the paper's fine-tuning"] * is_dropped
+
+
+def _is_of_other_classes(evidence, config, of_head):
+    """Return whether the head of the file is whole, that is as wide as the model, and only has other classes."""
+    kernels = (source.variable for path, source in of_head.items() if path == "head/kernel")
+    widths = {config.field("hidden_dim"), *(kernel.shape[0] for kernel in kernels)} - {None}
+    shapes = evidence.head_shapes
+    is_whole = all(any(shape[0] % width == 0 for width in widths) for shape in shapes if len(shape) == 2)
+    is_consistent = {shape[-1:] for shape in shapes} == {(evidence.classes,)}
+    return is_whole and is_consistent and evidence.classes != config.field("classes")
 
 
 def _differences(evidence, config, is_loaded, is_converted):
@@ -184,9 +192,18 @@ def _report(evidence, config, loaded, fresh, droppable, notes):
         unused={name: reasons.get(name, _MASKED) for name in arrays if name not in used},
         missing=tuple(path for path, source in fresh.items() if not source.is_in_file),
         source=f"{evidence.checkpoint.path} ({evidence.library} names)",
-        notes=(*evidence.notes, *layout, *notes, *note_on_size(config)),
+        notes=(*evidence.notes, *layout, *notes, *_note_on_size(config)),
         assumed=tuple(f"{name}={value!r}" for name, value in assumed.items() if name not in known),
     )
+
+
+def _note_on_size(config):
+    """Return a note, in a tuple, if the patches of a model do not cover its images."""
+    covered = config.field("covered_size")
+    if not covered or (covered[0] >= config.image_size[0] and covered[1] >= config.image_size[1]):
+        return ()
+    read, size = (f"{height} x {width}" for height, width in (covered, config.image_size))
+    return (f"the patches cover the top left {read} pixels of an image of {size}; the others are not used",)
 
 
 def plan_equal(model, config, path, layout, entries):

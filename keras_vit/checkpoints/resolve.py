@@ -11,7 +11,7 @@ from typing import Any
 
 from keras_vit import checks
 from keras_vit.checkpoints.evidence import ATTENTIVE, Evidence
-from keras_vit.checkpoints.fitting import find_table, stated_fields
+from keras_vit.checkpoints.fitting import find_table
 from keras_vit.checkpoints.releases.release import Release, label_set
 from keras_vit.config import ImageConfig, Preprocessing, ResNetConfig
 from keras_vit.config.base import Config, count_patches, flattened, with_field
@@ -70,8 +70,9 @@ def resolve(
         table: Variant | Family | None = VARIANTS.get(config.name) or FAMILIES.get(config.name)
         notes: tuple = ("the config is that of the model that was saved",)
     else:
-        table, notes = find_table(evidence, variant, given)
-        values, sources = _merged(evidence, table, variant, given)
+        stated = _stated(evidence, given)
+        table, notes = find_table(evidence, variant, given, {**stated, **given})
+        values, sources = _merged(evidence, table, variant, given, stated)
         if evidence.shows_vit:
             _settle(evidence, table, values, sources)
         config = _config(evidence, table, values, sources, given)
@@ -84,14 +85,21 @@ def resolve(
     return Resolved(config=config, table=table, sources=sources, **about)
 
 
-def _merged(evidence, table, variant, given):
+def _stated(evidence, given):
+    """Return the fields that a file states, without the activation of a head that the model does not load."""
+    is_loaded = given.get("include_top", True) and given.get("classes", evidence.classes) == evidence.classes
+    stated = {name: value for name, value in evidence.stated.items() if value is not None or "." in name}
+    return {name: value for name, value in stated.items() if is_loaded or name != "classifier_activation"}
+
+
+def _merged(evidence, table, variant, given, stated):
     """Return {field: value} and {field: source}: each value is from the first source that knows it."""
     title = "" if table is None else table.name if isinstance(table, Variant) else table.title
     ranks = {
         _ARGUMENTS: given,
         f"the variant {title}": table.defining if variant in VARIANTS else {},
         _ARRAYS: evidence.shown,
-        _FILE: stated_fields(evidence, given),
+        _FILE: stated,
         "the arrays, probably": evidence.suggested,
         f"the table ({title})": {"name": "vit"} if table is None else table.values,
         f"the layout ({evidence.library})": {**evidence.of_layout, "layer_scale_init": _INITIAL_LAYER_SCALE},
@@ -147,7 +155,7 @@ def _settle(evidence, table, values, sources):
     if head != (shown["include_top"] and evidence.classes):
         settled["representation_size"] = None
     if shown.get("head.bias") and not of_table.get("head.bias", True):
-        settled["head.bias"] = evidence.has_head_bias()
+        settled["head.bias"] = evidence.has_head_bias
     if values["block.gated"] and pooling != "map" and "gelu" not in values:
         settled["gelu"] = "erf"  # SwiGLU has no GELU
     for name, value in settled.items():

@@ -233,12 +233,3 @@ def window_of(entries, num_others=0):
     rows = max((shape[0] for shape in tables if len(shape) == 2), default=0) - num_others
     offsets = square_grid(rows) if rows > 0 else None
     return (offsets[0] + 1) // 2 if offsets else None
-
-
-def note_on_size(config):
-    """Return a note, in a tuple, if the patches of a model do not cover its images."""
-    covered = config.field("covered_size")
-    if not covered or (covered[0] >= config.image_size[0] and covered[1] >= config.image_size[1]):
-        return ()
-    read, size = (f"{height} x {width}" for height, width in (covered, config.image_size))
-    return (f"the patches cover the top left {read} pixels of an image of {size}; the others are not used",)

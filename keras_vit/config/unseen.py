@@ -19,6 +19,7 @@ DECLARED: dict[str, About] = {name: declared for one in _CONFIGS for name, decla
 _STATED = tuple(name for name, declared in DECLARED.items() if declared.stated)
 # Fields that a file states only if they differ from these values, which most models have.
 _USUAL = {name: DECLARED[name].default for name in _STATED if DECLARED[name].usual}
+_SIZES = ("grid_size", "image_size")
 _ONE_TOKEN = ("token", "first")  # with one token, normalising before or after the pooling gives the same result
 _POOLED = {"token_unpooled": "token", "unpooled": "gap"}  # the same head, applied to every token
 
@@ -137,6 +138,8 @@ def from_text(text: Any, name: str) -> dict[str, Any]:
         values = json.loads("{}" if text is None else text)
         config = dict(values.get("config", {}))
         model = _whole_config("model", values["model"]) if "model" in values else None
+        sizes = {name: values[name] for name in _SIZES if values.get(name) is not None}
+        sizes = {name: checks.check_pair(name, size) for name, size in sizes.items()}
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         got = f"{text!r:.200} ({error})"
         raise ValueError(f"the metadata {KEY!r} of {name!r} must be what save_weights writes; got {got}") from None
@@ -144,7 +147,7 @@ def from_text(text: Any, name: str) -> dict[str, Any]:
     if unknown:  # a file must not change other fields, such as the image size
         known = ", ".join(_STATED)
         raise ValueError(f"the metadata {KEY!r} of {name!r} must state fields among {known}; got {unknown}")
-    return {**values, "config": config if text is None else with_usual(config), "model": model}
+    return {**values, **sizes, "config": config if text is None else with_usual(config), "model": model}
 
 
 def _comparable(value):
