@@ -129,9 +129,9 @@ def create_model(
         weights: None for random weights; `imagenet` for the best of the published ImageNet-1k checkpoints with the
             nearest image size; the name of a release (`imagenet21k`, `imagenet21k+imagenet2012`, `augreg` and others,
             see `list_weights`) or of a published file, with its folder if several have it; `hf://org/repo`; or a path
-            (`.npz`, `.safetensors`,
-            `.weights.h5`, `.weights.json`, `.keras`, or a folder with `config.json` and `model.safetensors`). A release
-            sets the arguments that it needs, such as `distilled` or `window_size`, unless you pass them.
+            (`.npz`, `.safetensors`, `.weights.h5`, `.weights.json`, `.keras`, or a folder with `config.json` and
+            `model.safetensors`). A release sets the arguments that it needs, such as `distilled` or `window_size`,
+            unless you pass them.
         preprocessing: `Preprocessing` of the images; None uses that of the weights, or the official one.
         labels: class names; None uses those of the weights.
         name: name of the Keras model.
