@@ -294,7 +294,9 @@ def _range_of(name, dtype, value_range):
             raise ValueError(f"value_range must be a pair of numbers, as (0, 255); got value_range={value_range!r}")
         return pair
     if dtype.kind == "i":
-        raise ValueError(f"{name} must be uint8, uint16 or float, or come with value_range=(low, high); got {dtype}")
+        raise ValueError(
+            f"{name} must be uint8, uint16 or float, or come with value_range=(darkest, brightest); got {dtype}"
+        )
     return (0, np.iinfo(dtype).max) if dtype.kind == "u" else (0, 1)
 
 

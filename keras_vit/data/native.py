@@ -46,7 +46,9 @@ def native_batch(
         raise ValueError(f"images must hold a multiple of images_per_sequence={count}, not 0; got {len(images)}")
     for place, image in enumerate(images):
         if image.ndim != 3 or image.shape[2] != images[0].shape[2] or 0 in image.shape:
-            raise ValueError(f"images[{place}] must be (height, width, {images[0].shape[-1]}); got {image.shape}")
+            raise ValueError(
+                f"images[{place}] must be (height, width, {images[0].shape[-1]}), no side 0; got {image.shape}"
+            )
         checks.check_divisible(f"the sides of images[{place}]", image.shape[:2], "patch_size", size)
     lengths = [image.shape[0] * image.shape[1] // (size[0] * size[1]) for image in images]
     totals = np.sum(np.reshape(lengths, (-1, count)), axis=1)
@@ -100,7 +102,9 @@ def native_pipeline(
     rate, training = checks.check_rate("drop_rate", drop_rate), checks.check_flag("training", training)
     max_tokens = check(preprocessing).max_tokens
     if max_tokens is None:
-        raise ValueError(f"preprocessing must have patch_size and max_tokens (see its `native`); got {preprocessing}")
+        raise ValueError(
+            f"preprocessing must have patch_size and max_tokens (Preprocessing.native); got {preprocessing}"
+        )
     if (count > 1 or rate) and not training:
         raise ValueError(f"images_per_sequence={count} and drop_rate={rate} need training=True; got training=False")
     longest = count * max_tokens
@@ -111,7 +115,9 @@ def native_pipeline(
     shard, shards = arguments.get("shard", (0, 1))
     rows = batch_size // shards
     if rows % count or (count > 1 and not arguments.get("drop_remainder", True)):
-        raise ValueError(f"images_per_sequence={count} must divide all batches (drop_remainder); got {rows} images")
+        raise ValueError(
+            f"images_per_sequence={count} must divide the images of each batch (drop_remainder=True); got {rows}"
+        )
     seed = tf.constant(arguments.get("seed", 0), tf.int64)
 
     @tf.autograph.experimental.do_not_convert

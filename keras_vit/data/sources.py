@@ -250,7 +250,10 @@ def numbered_names(highest):
         ValueError: if there would be more than a million names, as after one damaged label.
     """
     if highest >= MAX_NUMBERED:
-        raise ValueError(f"labels without class_names must be below {MAX_NUMBERED:,}; the highest is {highest}")
+        raise ValueError(
+            f"labels without class_names must be below {MAX_NUMBERED:,}; the highest is {highest} (pass class_names "
+            "or an ImageSource, which has them)"
+        )
     return tuple(map(str, range(highest + 1)))
 
 

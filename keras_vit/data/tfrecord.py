@@ -64,7 +64,9 @@ def from_tfrecord(
     files = _find_files(pattern)
     size, read, describe = index_records(files)
     if not size:
-        raise ValueError(f"pattern must match uncompressed TFRecord files; got {files[0]} and {len(files) - 1} more")
+        raise ValueError(
+            f"pattern must match whole, uncompressed TFRecord files; got {files[0]} and {len(files) - 1} more"
+        )
     features = {image_key: tf.io.FixedLenFeature((), tf.string), label_key: tf.io.FixedLenFeature((), tf.int64)}
     _check_first(read, size, image_key, label_key)
 

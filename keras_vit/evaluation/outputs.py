@@ -202,7 +202,9 @@ def check_preprocessing(model, preprocessing):
             "yourself (float32, as in its training) and call model.predict"
         )
     if len(taken) != 3 or any(side not in (None, size) for side, size in zip(taken, shape, strict=True)):
-        raise ValueError(f"preprocessing must give images of {taken}; got {shape} of {preprocessing} (see `at`)")
+        raise ValueError(
+            f"preprocessing must give images of {taken}; got {shape} of {preprocessing} (preprocessing.at changes it)"
+        )
     is_applied = own is not None and own.in_model
     is_other = is_applied and (own.mean, own.std) != (preprocessing.mean, preprocessing.std)
     if own is not None and own.in_model != preprocessing.in_model or is_other:

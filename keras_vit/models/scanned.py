@@ -52,7 +52,9 @@ def scan_blocks(blocks, tokens, positions, training):
     kind = [(v.shape, v.dtype) for v in first.variables]
     for block in others:
         if [(v.shape, v.dtype) for v in block.variables] != kind:
-            raise ValueError(f"scan_layers=True needs equal blocks; {block.name} differs from {first.name} (by LoRA?)")
+            raise ValueError(
+                f"scan_layers=True needs equal blocks; {block.name} differs from {first.name} (use scan_layers=False)"
+            )
     weights = {id(weight) for weight in first.weights}
     states = [i for i, variable in enumerate(first.variables) if id(variable) not in weights]  # of random numbers
     columns = list(zip(*(block.variables for block in blocks), strict=True))

@@ -57,7 +57,9 @@ def _count_steps(recipe, steps, steps_per_epoch):
         steps = checks.check_integer("steps", steps)
     steps = steps or recipe.steps or (recipe.epochs * steps_per_epoch if steps_per_epoch else None)
     if steps is None:
-        raise ValueError(f"steps must be given: recipe {recipe.name!r} has {recipe.epochs} epochs (* steps_per_epoch)")
+        raise ValueError(
+            f"steps must be given: recipe {recipe.name!r} has epochs={recipe.epochs} (epochs * steps_per_epoch)"
+        )
     if recipe.warmup_epochs:
         return steps, round(recipe.warmup_epochs * (steps_per_epoch or steps / recipe.epochs))
     return steps, recipe.warmup_steps or round(recipe.warmup_fraction * steps)
@@ -157,7 +159,8 @@ def create_schedule(recipe, steps, warmup_steps=0):
         case "step":
             boundaries = [round(share * steps) - warmup_steps for share in recipe.decay_at]
             if boundaries[0] < 0:
-                raise ValueError(f"decay_at must be after {warmup_steps} of {steps} steps; got {recipe.decay_at}")
+                shares = f"decay_at must be shares of the steps after the warm-up; got decay_at={recipe.decay_at}"
+                raise ValueError(f"{shares} with a warm-up of {warmup_steps} of {steps} steps")
             factor = _DECAY_FACTOR if recipe.decay_factor is None else recipe.decay_factor
             rates = [peak * factor**count for count in range(len(boundaries) + 1)]
             after = schedules.PiecewiseConstantDecay(boundaries, rates)

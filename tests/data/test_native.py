@@ -50,7 +50,7 @@ def test_a_batch_is_that_of_numpy():
         ([(8, 8, 3), (8, 10, 3)], {}, r"images\[1\] must be divisible by patch_size; got .*\(8, 10\)"),
         ([(8, 8, 3), (8, 8)], {}, r"images\[1\] must be .*; got \(8, 8\)"),
         ([(8, 8, 3), (8, 8, 1)], {}, r"images\[1\] must be .*; got \(8, 8, 1\)"),
-        ([(8, 0, 3)], {}, r"\(height, width, 3\); got \(8, 0, 3\)"),
+        ([(8, 0, 3)], {}, r"\(height, width, 3\), no side 0; got \(8, 0, 3\)"),
         ([(8, 8, 3)], {"length": 3}, "length must be at least 4, the patches of the longest sequence; got 3"),
     ],
 )
@@ -142,7 +142,7 @@ def test_packed_images_keep_their_labels_and_patches():
         ({"images_per_sequence": 2}, "need training=True"),
         ({"drop_rate": 0.5}, "need training=True"),
         ({"drop_rate": 1.0, "training": True}, "drop_rate"),
-        ({"images_per_sequence": 3, "training": True}, "images_per_sequence=3 must divide all batches"),
+        ({"images_per_sequence": 3, "training": True}, "images_per_sequence=3 must divide the images of each batch"),
         ({"training": True, "augment": ("inception_crop",)}, "augment must not crop"),
         ({"training": True, "mix": ("mixup(0.2)",)}, "mix must be empty"),
         ({"dtype": "uint8"}, "dtype must be one of 'float32'"),

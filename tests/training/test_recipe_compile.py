@@ -85,7 +85,7 @@ class TestSteps:
         np.testing.assert_allclose(rates(model, (5, 25, 26, 50, 51)), [0.05, 0.1, 0.01, 0.01, 0.001], rtol=1e-6)
 
     def test_are_needed_where_the_recipe_counts_epochs(self):
-        with pytest.raises(ValueError, match="steps must be given: recipe 'quickstart' has 100 epochs"):
+        with pytest.raises(ValueError, match="steps must be given: recipe 'quickstart' has epochs=100"):
             RECIPES["quickstart"].compile(VisionTransformer(CONFIG))
 
     def test_warmup_that_is_longer_than_the_run(self):
