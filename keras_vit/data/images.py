@@ -80,7 +80,7 @@ def as_images(images, value_range=None):
     named = [(f"images[{place}]", image) for place, image in enumerate(images)] if is_list else [("images", images)]
     found = [_no_array(name, image) for name, image in named]
     if value_range is not None and None not in found:
-        raise ValueError(f"value_range is for arrays, and images contains none; got value_range={value_range!r}")
+        raise ValueError(f"value_range must be None for files and PIL images; got value_range={value_range!r}")
     listed = []
     for (name, image), one in zip(named, found, strict=True):
         listed += _from_array(name, image, value_range, is_list) if one is None else [one]
@@ -103,7 +103,9 @@ def check_file(path):
             "urllib.request.urlopen(address).read() returns"
         )
     if os.path.isdir(path):
-        raise ValueError(f"{os.fspath(path)} is a folder, not an image: pass its files, or use data.from_directory")
+        raise ValueError(
+            f"{os.fspath(path)} is a folder, not an image: pass files, or use keras_vit.data.from_directory"
+        )
     if not os.path.exists(check_regular(path)):
         raise FileNotFoundError(f"there is no image file {shortened(os.fspath(path))}")
 
@@ -291,7 +293,7 @@ def _range_of(name, dtype, value_range):
         pair = tuple(value_range) if isinstance(value_range, (tuple, list)) else ()
         is_pair = len(pair) == 2 and all(isinstance(v, numbers.Real) and math.isfinite(v) for v in pair)
         if not is_pair or pair[0] >= pair[1]:
-            raise ValueError(f"value_range must be a pair of numbers, as (0, 255); got value_range={value_range!r}")
+            raise ValueError(f"value_range must be None or (darkest, brightest), such as (0, 255); got {value_range!r}")
         return pair
     if dtype.kind == "i":
         raise ValueError(

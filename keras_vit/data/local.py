@@ -51,7 +51,10 @@ def from_directory(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> Im
     top = _visible(folder)
     classes = sorted((entry for entry in top if entry.is_dir()), key=lambda entry: composed(entry.name))
     if not classes:
-        raise ValueError(f"path must contain one folder of images per class; {path} has none (see from_files)")
+        raise ValueError(
+            f"path must contain one folder of images per class; {path} has none (keras_vit.data.from_files reads "
+            "images without classes)"
+        )
     found: list[list[str]] = []
     ignored = [entry.path for entry in top if entry.name.lower().endswith(endings) and entry.is_file()]
     for entry in classes:
@@ -160,7 +163,9 @@ def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Seque
 def _check_headers(images, labels):
     """Raise an error unless arrays, or the entries of a file, have the shapes and dtypes of images and labels."""
     if images.dtype != "uint8":
-        raise ValueError(f"images must be uint8 (np.round(images * 255) of images on [0, 1]); got {images.dtype}")
+        raise ValueError(
+            f"images must be uint8 on 0..255; got {images.dtype} (np.round(images * 255).astype('uint8') if on [0, 1])"
+        )
     readers.check_shape("images", (*images.shape, 1) if len(images.shape) == 3 else images.shape, (4,))
     count, dtype = images.shape[0], getattr(labels.dtype, "name", labels.dtype)  # without the byte order
     if not dtype.startswith(("int", "uint")) or labels.shape not in ((count,), (count, 1)):

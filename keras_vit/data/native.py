@@ -110,7 +110,7 @@ def native_pipeline(
     longest = count * max_tokens
     buckets = checks.check_integers("buckets", (longest,) if buckets is None else buckets)
     if list(buckets) != sorted(set(buckets)) or buckets[-1] < longest:
-        raise ValueError(f"buckets must ascend to images_per_sequence * max_tokens = {longest}; got buckets={buckets}")
+        raise ValueError(f"buckets must ascend to images_per_sequence * max_tokens = {longest} or more; got {buckets}")
     batches = (train_pipeline if training else eval_pipeline)(source, preprocessing, batch_size, **arguments)
     shard, shards = arguments.get("shard", (0, 1))
     rows = batch_size // shards

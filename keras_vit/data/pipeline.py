@@ -88,7 +88,9 @@ def train_pipeline(
     for name, flag in (("shuffle", shuffle), ("repeat", repeat), ("drop_remainder", drop_remainder)):
         checks.check_flag(name, flag)
     if drop_remainder and not repeat and batch_size > source.size:
-        raise ValueError(f"batch_size must be at most {source.size}, the images, with drop_remainder; got {batch_size}")
+        raise ValueError(
+            f"batch_size must be at most {source.size}, the images, with drop_remainder=True; got {batch_size}"
+        )
     if repeats > 1 and not shuffle:
         raise ValueError(f"repeats above 1 needs shuffle=True, or passes skip the same images; got repeats={repeats}")
     operations, mixer = parse_augment(augment, with_functions=True), parse_mix(mix)

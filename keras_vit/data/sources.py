@@ -149,7 +149,9 @@ class ImageSource:
             labels.append(element["label"])
             total += len(contents[-1])
             if total > max_bytes:
-                raise ValueError(f"max_bytes must hold {self.size:,} images; {len(contents):,} exceed {max_bytes:,}")
+                raise ValueError(
+                    f"max_bytes must hold {self.size:,} images; got {max_bytes:,}, and {len(contents):,} take {total:,}"
+                )
         if len(contents) != self.size:
             raise ValueError(f"the source must contain {self.size} images, its size; it contains {len(contents)}")
         known = np.asarray(labels, "int32").reshape(self.size)

@@ -225,7 +225,7 @@ def _slice(builder, place, size=None):
     known = builder.info.splits[split].num_examples
     begin = percent * known // 100  # rounded down, as in the official code
     if size is not None and begin + size > known:
-        raise ValueError(f"{builder.info.full_name} must have {begin + size} images in {split}; it has {known}")
+        raise ValueError(f"dataset {builder.info.full_name} must have {begin + size} images in {split}; it has {known}")
     return f"{split}[{begin}:{'' if size is None else begin + size}]"
 
 

@@ -284,7 +284,7 @@ def evaluate(
     if class_names is None and named and sorted(named) == sorted(model_labels or ()):
         class_names = named
     if class_names is not None and opened.class_names is not None and len(class_names) != len(opened.class_names):
-        raise ValueError(f"class_names must name {len(opened.class_names)} classes; got {len(class_names)} names")
+        raise ValueError(f"class_names must name the {len(opened.class_names)} classes of data; got {len(class_names)}")
     class_names = opened.class_names if class_names is None else check_class_names(class_names)
     kept, answers, left_out, model_names = None, None, 0, None
     if labels is not None:

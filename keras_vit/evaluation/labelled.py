@@ -41,7 +41,10 @@ def open_labelled(data, model, preprocessing, batch_size):
         elif hasattr(given, "as_numpy_iterator"):
             opened.append(ReadyBatches(name, given, batch_size))
         else:
-            raise TypeError(f"{name} must be a folder, an ImageSource or a dataset; got {type(given).__name__}")
+            raise TypeError(
+                f"{name} must be a folder, an ImageSource or a batched tf.data.Dataset of (inputs, labels); "
+                f"got {type(given).__name__}"
+            )
     if preprocessing is not None and all(isinstance(given, ReadyBatches) for given in opened):
         raise ValueError("preprocessing is for folders and sources; a dataset must contain model inputs")
     return opened

@@ -203,7 +203,7 @@ def check_preprocessing(model, preprocessing):
         )
     if len(taken) != 3 or any(side not in (None, size) for side, size in zip(taken, shape, strict=True)):
         raise ValueError(
-            f"preprocessing must give images of {taken}; got {shape} of {preprocessing} (preprocessing.at changes it)"
+            f"preprocessing must give images of {taken}; got {shape} of {preprocessing} (use preprocessing.at)"
         )
     is_applied = own is not None and own.in_model
     is_other = is_applied and (own.mean, own.std) != (preprocessing.mean, preprocessing.std)

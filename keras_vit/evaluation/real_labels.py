@@ -63,6 +63,8 @@ def right_answers(path, files):
     for file in files:
         number = _NUMBER.search(os.path.basename(file))
         if number is None or not 1 <= int(number[1]) <= IMAGES:
-            raise ValueError(f"labels need files ILSVRC2012_val_00000001 to ILSVRC2012_val_{IMAGES:08d}; got {file}")
+            raise ValueError(
+                f"labels need files of ImageNet, ILSVRC2012_val_00000001 to ILSVRC2012_val_{IMAGES:08d}; got {file}"
+            )
         found.append(labels[int(number[1]) - 1])
     return found

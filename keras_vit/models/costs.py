@@ -46,7 +46,7 @@ def count_macs(model):
     costs = layer_costs(model)
     unknown = [cost.name for cost in costs if cost.macs is None]
     if unknown:
-        raise ValueError(f"model must have only layers of Keras or of keras.ops; got {', '.join(unknown)}")
+        raise ValueError(f"model must have layers of known cost (of Keras, or of keras.ops); got {', '.join(unknown)}")
     return sum(cost.macs for cost in costs)
 
 
@@ -76,7 +76,7 @@ def _macs(call):
     layer = call.operation
     for tensor in call.input_tensors:
         if None in tensor.shape[1:]:
-            raise ValueError(f"model must have layers of known size; got {tuple(tensor.shape)} at {layer.name}")
+            raise ValueError(f"model must have tensors of known size; got {tuple(tensor.shape)} at {layer.name}")
     own_formula = next((formula for kind, formula in _LAYERS.items() if isinstance(layer, kind)), None)
     formula = own_formula or _OPERATIONS.get(type(layer).__name__)
     if formula is not None:

@@ -265,7 +265,9 @@ def check_pools(model: keras.Model) -> None:
     """
     config = check_model(model).config
     if getattr(config, "pooling", None) in UNPOOLED:
-        raise ValueError(f"model must pool its tokens before the head; {config.name} has pooling={config.pooling!r}")
+        raise ValueError(
+            f"model must pool its tokens before the head (as 'gap' does); {config.name} has pooling={config.pooling!r}"
+        )
 
 
 def _output(model, name):
@@ -275,7 +277,9 @@ def _output(model, name):
     layer = model.get_layer(name)
     calls = [call for call in graph_calls(model) if call.operation is layer]
     if len(calls) > 1:
-        raise ValueError(f"names must be of layers called once; {name!r} is called {len(calls)} times (name the next)")
+        raise ValueError(
+            f"names must be of layers called once; got {name!r}, called {len(calls)} times (name the layers after it)"
+        )
     if isinstance(layer, MergingTransformerBlock):
         tokens, _, groups = calls[0].outputs
         return TokenUnmerging(dtype=layer.dtype_policy.name, name=f"{name}_unmerging")(tokens, groups)

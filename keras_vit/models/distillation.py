@@ -313,7 +313,10 @@ def _check_teacher(teacher, student):
         raise ValueError(f"teacher must share no weights with the student; {teacher.name!r} does (see keras_vit.clone)")
     source, target = preprocessing_of(student), preprocessing_of(teacher)
     if target is not None and source is None:
-        raise ValueError(f"student must pass its images on unchanged to {teacher.name!r}; {student.name!r} does not")
+        raise ValueError(
+            "student must pass its images unchanged to its keras_vit model, because the teacher "
+            f"{teacher.name!r} is a keras_vit model too; {student.name!r} changes them first"
+        )
     shape = student.input_shape if target is None else (None, *target.image_size, student.input_shape[-1])
     wanted, dtype = getattr(teacher, "input_shape", shape), getattr(getattr(teacher, "input", None), "dtype", None)
     is_other = len(wanted) != len(shape) or any(a not in (None, b) for a, b in zip(wanted, shape, strict=True))
@@ -325,7 +328,9 @@ def _check_teacher(teacher, student):
     scores = teacher.compute_output_spec(keras.KerasTensor(shape))
     classes = _check_scores("teacher", teacher, getattr(scores, "shape", None))
     if classes != student.output_shape[-1]:
-        raise ValueError(f"teacher must have {student.output_shape[-1]} classes; {teacher.name!r} has {classes}")
+        raise ValueError(
+            f"teacher must have the student's {student.output_shape[-1]} classes; {teacher.name!r} has {classes}"
+        )
 
 
 def _check_scores(name, model, shape):

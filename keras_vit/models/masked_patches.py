@@ -64,7 +64,7 @@ class ColorClasses:
         """
         height, width, channels = patch_shape
         if height % self.side or width % self.side:
-            raise ValueError(f"target='downsampled' needs sides divisible by {self.side}; got {height} x {width}")
+            raise ValueError(f"target='downsampled' needs patch sides divisible by {self.side}; got {height} x {width}")
         return (*self._cells, BINS**channels)
 
     def of(self, patches):

@@ -251,7 +251,9 @@ class SelfDistillation(TrainingModel, Model):
         size = self.student.input_shape[1:3]
         pairs = [pair for shape in shapes.values() for pair in zip(size, shape[1:3], strict=True)]
         if any(own not in (None, side) for own, side in pairs):
-            raise ValueError(f"student must take {shapes}; {self.student.name} takes {size} (resize it to 'any')")
+            raise ValueError(
+                f"student must take {shapes}; {self.student.name} takes {size} (use keras_vit.resize(student, 'any'))"
+            )
         return [inputs[key] for key in sorted(shapes)]
 
 

@@ -194,7 +194,9 @@ class Recipe(Config):
         if self.steps is not None:
             return self._equal_epochs(source_size)
         if source_size < self.batch_size:
-            raise ValueError(f"batch_size must be at most {source_size}, the images; got {self.batch_size}")
+            raise ValueError(
+                f"batch_size must be at most {source_size}, the images; got {self.batch_size} (use recipe.replace)"
+            )
         steps_per_epoch = source_size // self.batch_size
         if steps_per_epoch % self.steps_per_execution:
             raise ValueError(
@@ -242,7 +244,10 @@ class Recipe(Config):
         known = {field.name for field in dataclasses.fields(config_class)}
         for name, value in self.model_fields.items():
             if name not in known and value:
-                raise ValueError(f"{name}={value} of recipe {self.name!r} must be None for a {config_class.__name__}")
+                raise ValueError(
+                    f"recipe {self.name!r} trains with {name}={value}, which {config_class.__name__} does not have: "
+                    f"use recipe.replace({name}=None)"
+                )
         return {name: value for name, value in self.model_fields.items() if name in known}
 
     @property

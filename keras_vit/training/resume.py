@@ -198,7 +198,9 @@ class Resume(keras.callbacks.Callback):
         arrays, state = self._files.read(self.step, like)
         check_same_run(self._files.folder, state["run"], self._identity)
         if self.step > self._last_step:
-            raise ValueError(f"epochs * steps_per_epoch must be at least {self.step}, as before; got {self._last_step}")
+            raise ValueError(
+                f"epochs * steps_per_epoch must be at least {self.step}, the steps done so far; got {self._last_step}"
+            )
         return arrays, state
 
     def _check_loss(self, loss, before):

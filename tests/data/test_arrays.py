@@ -75,9 +75,9 @@ REFUSED = [
         r"1, 3 or 4 channels on its last axis; got shape \(4, 4, 2\)$",
     ),
     (np.zeros((3, 8, 8), np.uint8), None, ValueError, "move the channels to the last axis"),
-    (IMAGE, (1, 0), ValueError, r"pair of numbers.*got value_range=\(1, 0\)"),
-    (IMAGE, 255, ValueError, "got value_range=255"),
-    (IMAGE, (0, np.inf), ValueError, "got value_range=.*inf"),
+    (IMAGE, (1, 0), ValueError, r"darkest, brightest.*got \(1, 0\)"),
+    (IMAGE, 255, ValueError, "got 255"),
+    (IMAGE, (0, np.inf), ValueError, "got .*inf"),
 ]
 
 

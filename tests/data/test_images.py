@@ -125,7 +125,7 @@ def test_refusals_name_the_image(tmp_path, file):
 
 def test_a_value_range_without_arrays_is_refused(file):
     for images in (file, [file, file.read_bytes()]):
-        with pytest.raises(ValueError, match=r"value_range is for arrays.*got value_range=\(0, 255\)"):
+        with pytest.raises(ValueError, match=r"value_range must be None for files.*got value_range=\(0, 255\)"):
             preprocess(images, SAME_SIZE, value_range=(0, 255))
     assert preprocess([file, IMAGE], SAME_SIZE, value_range=(0, 255)).shape[0] == 2
 

@@ -36,7 +36,7 @@ def test_arrays_without_channels_and_labels_in_a_column():
 
 def test_array_refusals():
     refused = [
-        ((IMAGES / 255.0, LABELS), r"images must be uint8 \(np.round.*; got float64"),
+        ((IMAGES / 255.0, LABELS), r"images must be uint8 on 0..255; got float64 \(np.round"),
         ((IMAGES[0, 0], LABELS), r"images, height, width.*got \(4, 1\)"),
         ((IMAGES[:0], LABELS[:0]), r"no side of length 0; got shape \(0, 4, 4, 1\)"),
         ((np.zeros((3, 4, 4, 2), np.uint8), LABELS[:3]), r"got shape \(3, 4, 4, 2\)"),
@@ -194,7 +194,7 @@ def test_cached_keeps_the_place_of_a_file_that_is_gone(tmp_path):
 
 
 def test_cached_refuses_what_does_not_fit():
-    with pytest.raises(ValueError, match=r"max_bytes must hold 10 images; \d exceed 100"):
+    with pytest.raises(ValueError, match=r"max_bytes must hold 10 images; got 100, and \d take \d{3}"):
         from_arrays(IMAGES, LABELS).cached(max_bytes=100)
     shorter = ImageSource(from_arrays(IMAGES, LABELS).dataset.take(4), ("a",) * 4, 10)
     with pytest.raises(ValueError, match="must contain 10 images, its size; it contains 4"):

@@ -216,7 +216,7 @@ def test_refusals(tmp_path):
         (model, unknown, {}, ValueError, "2 of 6 do not: 'elk', 'fly'; 4 match by name"),
         (model, tmp_path, {}, ValueError, "cut.png must be an image"),
         (model, tmp_path / "none", {}, FileNotFoundError, "does not exist"),
-        (model, source, {"class_names": NAMES[:5]}, ValueError, "name 6 classes; got 5"),
+        (model, source, {"class_names": NAMES[:5]}, ValueError, "name the 6 classes of data; got 5"),
         (model, source, {"class_names": "abcdef"}, ValueError, "must be a sequence of strings, .* got .*'abcdef'"),
         (model, source, {"top": 0}, ValueError, "top must be an integer of at least 1; got top=0"),
         (model, source, {"batch_size": 0}, ValueError, "batch_size must be"),

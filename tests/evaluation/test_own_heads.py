@@ -81,7 +81,7 @@ def test_models_without_one_row_of_scores_per_image_are_refused(tmp_path):
     assert len(predict(keras_vit.Model(models[0].input, models[0].outputs[0]), IMAGES[0])[0]) == 2
     larger = keras.Sequential([keras.Input((20, 20, 3)), keras.layers.Resizing(16, 16), vit, keras.layers.Dense(2)])
     larger.preprocessing = PREPROCESSING
-    with pytest.raises(ValueError, match=r"give images of \(20, 20, 3\); .*\(preprocessing.at changes it\)"):
+    with pytest.raises(ValueError, match=r"give images of \(20, 20, 3\); .*\(use preprocessing.at\)"):
         keras_vit.export(larger, tmp_path)
 
 

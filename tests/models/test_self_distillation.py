@@ -174,7 +174,7 @@ def test_refused(student, make_model):
     with pytest.raises(ValueError, match="student must take images, not sequences of patches"):
         SelfDistillation(keras_vit.resize(fixed, "native"), **SIZES)
     model, crops = SelfDistillation(fixed, **SIZES), make_crops()
-    with pytest.raises(ValueError, match=r"takes \(16, 16\) \(resize it to 'any'\)"):
+    with pytest.raises(ValueError, match=r"takes \(16, 16\) \(use keras_vit.resize\(student, 'any'\)\)"):
         model(crops)
     for wrong in ({"local": crops["local"]}, {"global": crops["local"]}, {**crops, "small": crops["local"]}):
         with pytest.raises(ValueError, match="x must have two 'global' crops of each image, and may have 'local' ones"):

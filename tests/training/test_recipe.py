@@ -259,5 +259,5 @@ class TestConfigure:
     )
     def test_refuses_what_the_architecture_does_not_have(self, fixed, config):
         [name] = fixed
-        with pytest.raises(ValueError, match=f"{name}=.* must be None for a {type(config).__name__}"):
+        with pytest.raises(ValueError, match=f"{name}=.* {type(config).__name__}.*: use recipe.replace\\({name}=None"):
             Recipe(**PLAIN, **fixed).configure(config)

@@ -228,7 +228,7 @@ def test_the_step_of_the_loss_is_told(tmp_path):
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"epochs": 1}, ValueError, "must be at least 10, as before; got 6"),
+        ({"epochs": 1}, ValueError, "must be at least 10, the steps done so far; got 6"),
         ({"run": {"recipe": {"seed": 1, "name": "a"}}}, ValueError, "another run: recipe.seed is 0 there, 1 here"),
         ({"model": "classes"}, CheckpointError, r"model.0000\d.kernel .* is \(8, 3\) float32 in it, here \(8, 4\)"),
         ({"model": "optimizer"}, ValueError, "another run: optimizer.class_name is 'AdamW' there, 'SGD' here"),

@@ -115,7 +115,10 @@ def _parse(argument, text, table):
         if None in kwargs or not name.isidentifier():
             raise ValueError("**arguments, or no name")
     except (SyntaxError, TypeError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{argument} must contain names or calls with literal arguments; got {text!r}") from error
+        raise ValueError(
+            f"{argument} must contain names or calls with literal arguments, such as 'name' or 'name(2, key=0.5)'; "
+            f"got {text!r}"
+        ) from error
     if called == name:
         kind, factory = table[checks.check_choice(argument, name, tuple(table))]
     elif table is OPERATIONS:
