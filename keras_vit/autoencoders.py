@@ -55,7 +55,7 @@ def load_masked_autoencoder(
     sizes = decoder.to_dict() if isinstance(decoder, DecoderConfig) else decoder or {}
     settings["decoder"] = ARGUMENTS["decoder"]("decoder", {**settings["decoder"], **sizes})
     settings |= {argument: value for argument, value in given.items() if value is not None}
-    if evidence.checkpoint.config is None:  # names and shapes are also those of other families
+    if evidence.checkpoint.config_json is None:  # names and shapes are also those of other families
         arguments = {"variant": "mae", **arguments}
     encoder = load(source, **arguments)
     model, pending = build_deferred(lambda: MaskedAutoencoder(encoder, **settings))

@@ -31,7 +31,7 @@ _NAMES_ELSEWHERE = {
     "layer_scale_init": "init_values",
     "gelu": "act_layer hidden_act",
 }
-FOREIGN_NAMES = {name: ours for ours, names in _NAMES_ELSEWHERE.items() for name in names.split()}
+FOREIGN_ARGUMENTS = {name: ours for ours, names in _NAMES_ELSEWHERE.items() for name in names.split()}
 FOREIGN_VALUES = {"pooling": {"avg": "gap", "cls": "token"}}
 
 

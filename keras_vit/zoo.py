@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 from keras_vit import checks
+from keras_vit.checkpoints.assignments import RESIZE_CHOICES
 from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.foreign_names import find_foreign, foreign_names
 from keras_vit.checkpoints.load import build_loaded, load_whole
@@ -17,7 +18,6 @@ from keras_vit.checkpoints.match import make_plan
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import BEST, aliases_of, list_releases
 from keras_vit.checkpoints.resolve import resolve
-from keras_vit.checkpoints.sources import RESIZE_CHOICES
 from keras_vit.compat.initial_values import build_at_once, build_deferred
 from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.base import NESTED, flattened
@@ -101,7 +101,7 @@ def _or_for_any_size(build: BuildT) -> BuildT:
             raise ValueError("image_size must not be None: image_size='any' takes images of any size")
         if image_size not in OPEN_SIZES:
             return build(*args, image_size=image_size, **arguments)
-        model = build(*args, image_size="file", **arguments)
+        model = build(*args, image_size="file", **arguments)  # `record_on` sets its max_tokens and table_method
         pad, most = bool(model.config.field("embedding.pad")), model.max_tokens if image_size == "native" else None
         return resize(model, image_size, model.table_method or "auto", pad, max_tokens=most)
 
@@ -275,7 +275,7 @@ def describe(source: PathLike, *, variant: str | None = None, **arguments: Any) 
     evidence, resolved = _resolved("describe", path, variant, fields)
     model, _ = build_deferred(lambda: build_model(resolved.config))
     report = make_plan(model, evidence).report
-    row = resolved.table
+    row = resolved.row
     family = FAMILIES.get(row.family or "") if isinstance(row, Variant) else row
     return Description(
         variant=row.name if isinstance(row, Variant) else None,
@@ -319,7 +319,7 @@ def _check_arguments(function, arguments, known, config_class):
     nested = config_class.__dataclass_fields__.keys() & NESTED
     for name in arguments:
         if name not in known and name.partition(".")[0] not in nested:
-            hint = checks.suggestion(name, known, foreign=checks.FOREIGN_NAMES)
+            hint = checks.suggestion(name, known, foreign=checks.FOREIGN_ARGUMENTS)
             raise TypeError(
                 f"{function} got an unexpected keyword argument {name!r}{hint}; the arguments are {', '.join(known)}"
             )

@@ -45,4 +45,4 @@ def file_of(name, library, **arguments):
 def resolved(evidence, variant, arguments):
     """Return the config, the row of the table and the notes of what a file holds."""
     found = resolve(evidence, variant, arguments)
-    return found.config, found.table, found.notes
+    return found.config, found.row, found.notes

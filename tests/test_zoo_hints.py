@@ -20,7 +20,7 @@ TINY = {
 }
 
 
-@for_each(("theirs", "ours"), [row for row in checks.FOREIGN_NAMES.items() if row[0] != "pretrained"])
+@for_each(("theirs", "ours"), [row for row in checks.FOREIGN_ARGUMENTS.items() if row[0] != "pretrained"])
 def test_names_of_other_libraries_are_answered_with_ours(theirs, ours):
     is_argument, is_field = ours in _arguments("ViT_B16"), ours in _fields(keras_vit.ViTConfig)
     assert is_argument or is_field
@@ -42,8 +42,8 @@ def test_load_answers_them_too(tmp_path):
 
 def test_names_that_another_family_has_are_taken_there_and_hint_at_nothing_it_lacks():
     swin = _fields(keras_vit.SwinConfig)
-    assert {"embed_dim", "mlp_ratio"} <= checks.FOREIGN_NAMES.keys() & swin
-    for theirs, ours in checks.FOREIGN_NAMES.items():
+    assert {"embed_dim", "mlp_ratio"} <= checks.FOREIGN_ARGUMENTS.keys() & swin
+    for theirs, ours in checks.FOREIGN_ARGUMENTS.items():
         if theirs not in swin and ours not in swin:
             with pytest.raises(ValueError, match="SwinConfig keys must be among") as error:
                 keras_vit.SwinConfig.from_dict({theirs: 1})

@@ -12,7 +12,7 @@ from keras_vit.checkpoints.image_processors import (
     timm_preprocessing,
     torchvision_preprocessing,
 )
-from keras_vit.checkpoints.readers import PROCESSORS
+from keras_vit.checkpoints.readers import IMAGE_PROCESSOR, PROCESSOR
 from keras_vit.checkpoints.timm_names import of_architecture, of_words
 from keras_vit.checks import check_string
 from keras_vit.config import ImageConfig, Preprocessing
@@ -22,32 +22,39 @@ from keras_vit.files import read_toml
 from keras_vit.layers.position_grid import square_grid
 from keras_vit.models import MODELS
 
+_TYPES = read_toml("checkpoints/huggingface.toml")
+HF_TYPES = {name: _TYPES[row.get("is_part", name)] for name, row in _TYPES.items()}  # the model types of transformers
+# problem_type -> `classifier_activation`, for the scores that transformers' `ImageClassificationPipeline` returns
+PROBLEMS = {"single_label_classification": None, "multi_label_classification": "sigmoid", "regression": "linear"}
+_TIMM_KEYS = ("architecture", "model_args", "global_pool", "pretrained_cfg", "input_size")  # the last: timm < 0.9
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stated:
     """What a file states.
 
     Attributes:
-        stated: dict from fields of our configs to values; a stem's fields are `stem.NAME`. See `config.unseen`.
-        grid_size: (rows, columns) of its position table, None if the file states no image size.
+        stated: dict from any fields of our configs to values, with dots for nested ones. Our own metadata states those
+            with `About.stated`.
+        stored_grid: (rows, columns) of its position table, None if the file states no image size.
         labels: tuple of class names, or None.
         preprocessing: `Preprocessing`, or None.
         notes: tuple of strings about the file.
         published: families of families.toml that the file belongs to, the likeliest first; empty if it states none.
-        architecture: name of timm's architecture, or None.
+        timm_name: name of timm's architecture, or None.
         image_size: (height, width) in pixels, or None.
-        model: the whole config that our metadata states, or None.
+        saved_config: the whole config that our metadata states, or None.
     """
 
     stated: dict[str, Any] = dataclasses.field(default_factory=dict)
-    grid_size: tuple | None = None
+    stored_grid: tuple | None = None
     labels: tuple | None = None
     preprocessing: Preprocessing | None = None
     notes: tuple = ()
     published: tuple = ()
-    architecture: str | None = None
+    timm_name: str | None = None
     image_size: tuple | None = None
-    model: ImageConfig | None = None
+    saved_config: ImageConfig | None = None
 
 
 def read_stated(checkpoint, family, library):
@@ -62,7 +69,7 @@ def read_stated(checkpoint, family, library):
         ValueError: if a value has the wrong type or the package does not support the architecture; the message names
             the file.
     """
-    path, values = checkpoint.path, checkpoint.config
+    path, values = checkpoint.path, checkpoint.config_json
     if library is None and values is not None:
         return _read_keras(path, values)
     theirs, activation, hidden, notes = Stated(), None, {}, ()
@@ -76,11 +83,11 @@ def read_stated(checkpoint, family, library):
                 theirs = _read_huggingface(values, family)
             if (problem := values.get("problem_type")) is not None:
                 activation = one_of("problem_type", problem, PROBLEMS)
-            if theirs.architecture is not None and family == "vit":
-                hidden, notes = of_architecture(theirs.architecture, theirs.stated, checkpoint.entries)
+            if theirs.timm_name is not None and family == "vit":
+                hidden, notes = of_architecture(theirs.timm_name, theirs.stated, checkpoint.entries)
     preprocessing, processor = theirs.preprocessing, checkpoint.preprocessor
     if processor is not None:
-        with named(repr(str(path.parent / PROCESSORS[0 if "image_processor" in processor else 1]))):
+        with named(repr(str(path.parent / (PROCESSOR if "image_processor" in processor else IMAGE_PROCESSOR)))):
             usual = HF_TYPES.get((values or {}).get("model_type"), {}).get("processor")
             of_processor = huggingface_preprocessing(processor.get("image_processor", processor), usual)
             preprocessing = preprocessing or of_processor
@@ -96,12 +103,19 @@ def read_stated(checkpoint, family, library):
             if is_exact or alike in (preprocessing, preprocessing.at(preprocessing.image_size)):
                 preprocessing = exact
         labels = theirs.labels or _labels("labels", ours.get("labels"))
-    model = ours["model"]
-    activation = activation or (model and model.classifier_activation)
+    saved = ours["model"]
+    activation = activation or (saved and saved.classifier_activation)
     stated = ours["config"] | ({"classifier_activation": activation} if activation else {}) | hidden | theirs.stated
-    sizes = {name: getattr(theirs, name) or ours.get(name) for name in ("grid_size", "image_size")}
-    about = {"preprocessing": preprocessing, "model": model, "labels": labels, "notes": theirs.notes + notes}
-    return dataclasses.replace(theirs, stated=stated, **sizes, **about)
+    return dataclasses.replace(
+        theirs,
+        stated=stated,
+        stored_grid=theirs.stored_grid or ours.get("grid_size"),
+        labels=labels,
+        preprocessing=preprocessing,
+        notes=theirs.notes + notes,
+        image_size=theirs.image_size or ours.get("image_size"),
+        saved_config=saved,
+    )
 
 
 @contextlib.contextmanager
@@ -126,16 +140,11 @@ def _read_keras(path, values):
         preprocessing = Preprocessing.from_dict(held["preprocessing"])
         about = {"labels": labels, "preprocessing": preprocessing}
         config = next((config for config, model in MODELS.items() if model.__name__ == values.get("class_name")), None)
-        model = config and config.from_dict(held["config"])
-        return Stated(stated=with_usual(unseen(held["config"])), model=model, **about)
+        saved = config and config.from_dict(held["config"])
+        return Stated(stated=with_usual(unseen(held["config"])), saved_config=saved, **about)
 
 
 # --- Hugging Face
-
-_TYPES = read_toml("checkpoints/huggingface.toml")
-HF_TYPES = {name: _TYPES[row.get("is_part", name)] for name, row in _TYPES.items()}  # the model types of transformers
-# problem_type -> `classifier_activation`, for the scores that transformers' `ImageClassificationPipeline` returns
-PROBLEMS = {"single_label_classification": None, "multi_label_classification": "sigmoid", "regression": "linear"}
 
 
 def _read_huggingface(values, family):
@@ -155,41 +164,11 @@ def _read_huggingface(values, family):
         if fields["block.gated"]:
             del fields["gelu"]
     sizes = _sizes(values.get("image_size"), fields.get("patch_size"), "image_size")
-    sizes = {"grid_size": square_grid(values["num_patches"])} if row["keys"] == "siglip2" else sizes
+    sizes = {"stored_grid": square_grid(values["num_patches"])} if row["keys"] == "siglip2" else sizes
     listed = checks.shortened(", ".join(unread))
     notes = (f"config.json also has {listed}, which keras_vit does not read",) if unread else ()
     fields, published = {**fields, **row.get("config", {})}, tuple(row.get("published", ()))
     return Stated(stated=fields, labels=labels, notes=notes, published=published, **sizes)
-
-
-def _sizes(image_size, patch_size, name):
-    """Return the image size and its grid of patches as fields of `Stated`, {} if they are unknown."""
-    if image_size is None or patch_size is None:
-        return {}
-    size = checks.check_pair(name, image_size)
-    return {"image_size": size, "grid_size": count_patches(size, patch_size)}
-
-
-def _labels(key, names):
-    """Return the class names in a dict from their indices; None for None and the placeholders LABEL_0, LABEL_1, ..."""
-    if names is None:
-        return None
-    try:
-        named = {int(index): name for index, name in names.items()}
-    except (ValueError, AttributeError):
-        raise ValueError(f"{key} must be an object with integer keys; got {names!r}") from None
-    indices = range(len(names))
-    if set(named) != set(indices):
-        raise ValueError(f"{key} must have the keys 0 to {len(names) - 1}; got {list(names)}")
-    labels = tuple(_class_name(f"{key}[{index}]", named[index]) for index in indices)
-    return None if labels == tuple(f"LABEL_{index}" for index in indices) else labels
-
-
-def _class_name(name, value):
-    """Return a class name as a string; it may be a number."""
-    if isinstance(value, bool) or not isinstance(value, (str, int)):
-        raise ValueError(f"{name} must be a string; got {value!r}")
-    return str(value)
 
 
 # --- OpenCLIP
@@ -205,7 +184,7 @@ def _read_openclip(values):
         architecture = check_string("timm_model_name", vision["timm_model_name"])
         if find_foreign(architecture) is None:
             raise ValueError(f"timm_model_name must be a model that keras_vit builds; got {architecture!r}")
-        return Stated(preprocessing=preprocessing, architecture=architecture)
+        return Stated(preprocessing=preprocessing, timm_name=architecture)
     fields = openclip_fields(model, vision, "vision_cfg")
     fields["num_heads"] = fields["hidden_dim"] // checks.check_integer("head_width", vision.get("head_width", 64))
     if flag(vision, "final_ln_after_pool"):
@@ -233,8 +212,6 @@ def openclip_fields(model, values, part):
 
 # --- timm
 
-_TIMM_KEYS = ("architecture", "model_args", "global_pool", "pretrained_cfg", "input_size")  # the last: timm < 0.9
-
 
 def _read_timm(values, family, library, entries):
     arguments = of_words(values["architecture"], family) if values.get("architecture") is not None else {}
@@ -255,5 +232,38 @@ def _read_timm(values, family, library, entries):
     architecture = values.get("architecture")
     tagged = f"{architecture}.{(values.get('pretrained_cfg') or {}).get('tag')}"
     about = {"labels": labels, "preprocessing": preprocessing}
-    about["architecture"] = tagged if find_foreign(tagged) is not None else architecture
+    about["timm_name"] = tagged if find_foreign(tagged) is not None else architecture
     return Stated(stated=fields, **sizes, **about)
+
+
+# --- all of them
+
+
+def _sizes(image_size, patch_size, name):
+    """Return the image size and its grid of patches as fields of `Stated`, {} if they are unknown."""
+    if image_size is None or patch_size is None:
+        return {}
+    size = checks.check_pair(name, image_size)
+    return {"image_size": size, "stored_grid": count_patches(size, patch_size)}
+
+
+def _labels(key, names):
+    """Return the class names in a dict from their indices; None for None and the placeholders LABEL_0, LABEL_1, ..."""
+    if names is None:
+        return None
+    try:
+        named = {int(index): name for index, name in names.items()}
+    except (ValueError, AttributeError):
+        raise ValueError(f"{key} must be an object with integer keys; got {names!r}") from None
+    indices = range(len(names))
+    if set(named) != set(indices):
+        raise ValueError(f"{key} must have the keys 0 to {len(names) - 1}; got {list(names)}")
+    labels = tuple(_class_name(f"{key}[{index}]", named[index]) for index in indices)
+    return None if labels == tuple(f"LABEL_{index}" for index in indices) else labels
+
+
+def _class_name(name, value):
+    """Return a class name as a string; it may be a number."""
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise ValueError(f"{name} must be a string; got {value!r}")
+    return str(value)

@@ -21,7 +21,7 @@ def read_decoder(checkpoint):
     Raises:
         ValueError: if the file has no decoder.
     """
-    path, config = repr(str(checkpoint.path)), checkpoint.config or {}
+    path, config = repr(str(checkpoint.path)), checkpoint.config_json or {}
     layout = names.detect(checkpoint.entries, FAMILY)
     if layout is None:
         raise ValueError(f"{path} must hold the decoder of a masked autoencoder; keras_vit.load reads an encoder alone")

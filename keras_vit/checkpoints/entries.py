@@ -43,7 +43,7 @@ class Checkpoint:
         kind: `npz`, `safetensors` or `h5`.
         entries: dict from array name to `Entry`.
         metadata: dict of the strings in the file's metadata.
-        config: the `config.json` next to or inside the file, a dict, or None.
+        config_json: the `config.json` next to or inside the file, a dict, or None.
         preprocessor: the `preprocessor_config.json` next to the file, or a `processor_config.json` that has an
             `image_processor`, a dict, or None.
     """
@@ -52,7 +52,7 @@ class Checkpoint:
     kind: str
     entries: Mapping[str, Entry]
     metadata: Mapping[str, str]
-    config: Mapping | None = None
+    config_json: Mapping | None = None
     preprocessor: Mapping | None = None
 
 

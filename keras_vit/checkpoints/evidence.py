@@ -35,26 +35,29 @@ _GRID = "position_embs/grid"  # in a Keras file: rows and columns of the positio
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Evidence(Stated):
-    """What a weights file says about its model: what it states, see `Stated`, and what its arrays show.
+    """What a weights file says about its model: what it states, and what its arrays show.
+
+    It has the attributes of `Stated` (`stated`, `stored_grid`, `labels`, `preprocessing`, `notes`, `published`,
+    `timm_name`, `image_size`, `saved_config`); axes of position tables also show `stored_grid`.
 
     Attributes:
         checkpoint: the open `Checkpoint`.
         family: family of the config that its model has, such as `vit`.
         layout: its `Layout`, None for a file from Keras.
         entries: dict from name, in the form that the layout's rules use, to `Entry`; no buffers or optimizer state.
-        left: dict from the names of the other arrays of the file to the reason why they are not read.
+        unread: dict from the names of the other arrays of the file to the reason why they are not read.
         of_layout: values that the layout implies and the file does not state, such as `gelu`; a dict like `stated`.
-        implied: fields that the file need not state, because the names of its arrays show them, or the layout has only
-            one value.
+        need_not_state: fields that the file need not state, because the names of its arrays show them, or the layout
+            has only one value.
     """
 
     checkpoint: Checkpoint
     family: str
     layout: Layout | None
     entries: dict
-    left: dict = dataclasses.field(default_factory=dict)
+    unread: dict = dataclasses.field(default_factory=dict)
     of_layout: dict = dataclasses.field(default_factory=dict)
-    implied: tuple = ()
+    need_not_state: tuple = ()
 
     @property
     def library(self) -> str:
@@ -79,7 +82,7 @@ class Evidence(Stated):
     def _fields(self):
         """Return the pair of `shown_fields`; files from Keras show their head."""
         if self.layout is not None:
-            return shown_fields(self.family, self.layout, self.entries, self.grid_size)
+            return shown_fields(self.family, self.layout, self.entries, self.stored_grid)
         width = next((shape[-1] for shape in self._shapes("pre_logits") if len(shape) == 2), None)
         head = {"include_top": True, "classes": self.classes, "representation_size": width}
         return (head if self.classes else {}), {}
@@ -100,8 +103,8 @@ class Evidence(Stated):
         return fields_of(self.config_class)
 
     @property
-    def sizes(self) -> dict:
-        """Return {field: what the arrays show, or None} of the sizes that every variant has."""
+    def dimensions(self) -> dict:
+        """Return {field: what the arrays show, or None} of the widths and depths that every variant has."""
         needed = [name for name, one in self.declared.items() if one.defines and one.required and "." not in name]
         return {name: self.shown.get(name) for name in needed}
 
@@ -120,18 +123,18 @@ class Evidence(Stated):
         """Return its position table, None without one of the width of the model."""
         tables = {} if self.layout is None else self.layout.position_tables
         name = next((name for name in tables if name in self.entries), None)
-        shape = () if name is None else self.entries[name].shape
+        shape: tuple = () if name is None else self.entries[name].shape
         if not self.shows_vit or len(shape) < 2 or shape[-1] != self.shown["hidden_dim"]:
             return None
         num_class = int(self.shown["class_token"]) + int(self.shown["distilled"])
-        of_file = num_class, self.shown["num_registers"], self.grid_size
+        of_file = num_class, self.shown["num_registers"], self.stored_grid
         return PositionTable.of(math.prod(shape) // shape[-1], tables[name], *of_file)
 
     @property
     def grid(self) -> tuple | None:
         """Return the (rows, columns) of its position table, or of its tables of offsets; None if they are unknown."""
-        if self.grid_size is not None or not self.shows_vit:
-            return self.grid_size
+        if self.stored_grid is not None or not self.shows_vit:
+            return self.stored_grid
         side = window_of(self.entries, num_others=3)  # those of the class token
         return (self.position_table and self.position_table.grid) or (side and (side, side))
 
@@ -164,7 +167,7 @@ class Evidence(Stated):
         return [our_shape(self.entries[name].shape, forms.get(name, "same")) for name in sorted(self._of_layer(layer))]
 
     @property
-    def prefix(self) -> tuple | None:
+    def names_start(self) -> tuple | None:
         """Return the marker of the layout and the start of the array names that it leaves out; None for Keras."""
         if self.layout is None:
             return None
@@ -178,44 +181,50 @@ class Evidence(Stated):
         return any(self.entries[name].read().any() for name in self.heads if name.endswith(("bias", "/1")))
 
 
-def read_evidence(checkpoint, family=None, layout="auto"):
-    """Return the `Evidence` of an open `Checkpoint`; names, shapes and JSON files are read, but no array.
+def read_evidence(checkpoint, family=None, library="auto"):
+    """Return the `Evidence` of an open `Checkpoint`.
+
+    Names, shapes and JSON files are read, but no array except the biases of keys and the grid of a file from Keras.
 
     Args:
         checkpoint: see `readers.open_checkpoint`.
         family: `family` of the model's config: `vit`, `bit`, `swin` or `axial_resnet`; None accepts any family.
-        layout: `auto` recognises it by the array names; or one of `official`, `timm`, `huggingface`, `microsoft`
-            (Swin), `keras`.
+        library: whose names the arrays have: `official`, `timm`, `huggingface`, `microsoft` (Swin), `original` or
+            `keras`; `auto` recognises them.
 
     Raises:
         ValueError: if no layout of the family matches the array names, two arrays have the same name in it, or the
             file's config is of another family.
     """
-    checks.check_choice("layout", layout, LAYOUT_CHOICES)
-    checkpoint, prefix, family, found = _recognise(checkpoint, family, layout)
-    entries, left = names.fold_entries(checkpoint.path, checkpoint.entries, found)
-    stated = read_stated(checkpoint, family, None if found is None else found.library)
-    of_layout, implied, grid = {}, (), stated.grid_size
-    if found is not None:
-        entries = _without_masked(found, entries, stated.model)
-        grid = _axes_of_tables(found, checkpoint) or grid
-        of_layout = {"gelu": found.gelu, "epsilon": found.epsilon, "stem.style": found.stem_style}
-        of_layout = {
-            name: value for name, value in of_layout.items() if value is not None and name not in stated.stated
-        }
-        implied = tuple(field for field, mark in found.shows.items() if any(re.search(mark, name) for name in entries))
+    checks.check_choice("layout", library, LAYOUT_CHOICES)
+    checkpoint, wrapper, family, layout = _recognise(checkpoint, family, library)
+    entries, unread = names.fold_entries(checkpoint.path, checkpoint.entries, layout)
+    stated = read_stated(checkpoint, family, None if layout is None else layout.library)
+    of_layout, need_not_state, grid = {}, (), stated.stored_grid
+    if layout is not None:
+        entries = _without_masked(layout, entries, stated.saved_config)
+        grid = _axes_of_tables(layout, checkpoint) or grid
+        usual = {"gelu": layout.gelu, "epsilon": layout.epsilon, "stem.style": layout.stem_style}
+        # `match` compares what a file states with the model; for fields that it does not state, it compares these.
+        of_layout = {name: usual[name] for name in usual if usual[name] is not None and name not in stated.stated}
+        need_not_state = tuple(
+            field for field, mark in layout.need_not_state.items() if any(re.search(mark, name) for name in entries)
+        )
     elif _GRID in checkpoint.entries:
         grid = _read_grid(checkpoint)
-    notes = *stated.notes, *_notes(found, left)
-    notes += (f"the prefix {prefix!r} of its array names is left out",) if prefix else ()
-    published = stated.published or tuple(found.families if found else ())
-    about = {**vars(stated), "grid_size": grid, "notes": notes, "published": published}
-    about |= {"layout": found, "entries": entries, "left": left, "of_layout": of_layout, "implied": implied}
-    return Evidence(**about, checkpoint=checkpoint, family=family or (stated.model and stated.model.family))
+    notes = *stated.notes, *_notes(layout, unread)
+    notes += (f"the prefix {wrapper!r} of its array names is left out",) if wrapper else ()
+    published = stated.published or tuple(layout.families if layout else ())
+    about = {**vars(stated), "stored_grid": grid, "notes": notes, "published": published}
+    about |= {"layout": layout, "entries": entries, "unread": unread, "of_layout": of_layout}
+    family = family or (stated.saved_config and stated.saved_config.family)
+    return Evidence(**about, need_not_state=need_not_state, checkpoint=checkpoint, family=family)
 
 
 def _recognise(checkpoint, family, library):
-    """Return the `Checkpoint` without a common prefix, the prefix, the family and the `Layout`, None for Keras.
+    """Return the `Checkpoint` without a wrapper, the wrapper, the family and the `Layout`, None for Keras.
+
+    A wrapper is a prefix that most array names share, see `_unwrapped`.
 
     Args:
         checkpoint: the open `Checkpoint`.
@@ -224,7 +233,7 @@ def _recognise(checkpoint, family, library):
     """
     prefix = ""
     if library == "keras" or (checkpoint.kind == "h5" and library == "auto"):
-        found = {_CLASSES.get((checkpoint.config or {}).get("class_name"), family): None}
+        found = {_CLASSES.get((checkpoint.config_json or {}).get("class_name"), family): None}
     elif not (found := _found(checkpoint.entries, library)):
         checkpoint, prefix, found = _unwrapped(checkpoint, library)
     known = {layout.library for layout in names.LAYOUTS.get(family, {}).values()}
@@ -295,10 +304,10 @@ def _read_grid(checkpoint):
     return tuple(entry.read().tolist())
 
 
-def _notes(layout, left):
+def _notes(layout, unread):
     """Return notes about the parts of a file that are not read."""
-    counts = collections.Counter(part for part in left.values() if layout and part in layout.aside)
+    counts = collections.Counter(part for part in unread.values() if layout and part in layout.aside)
     notes = [f"{part} of the file is not read ({count} arrays)" for part, count in counts.items()]
-    if any(name.endswith("bias_mask") for name in left):
+    if any(name.endswith("bias_mask") for name in unread):
         notes.append("the biases that bias_mask removes are not kept")
     return tuple(notes)

@@ -11,7 +11,7 @@ _USUAL_FAMILIES = {None, *FAMILIES}.difference(*(layout.families for layout in L
 _PLAIN = ViTConfig(name="vit", image_size=16, patch_size=16, hidden_dim=64, num_layers=1, num_heads=1, mlp_dim=64)
 
 
-def find_table(evidence, variant, given, known):
+def find_row(evidence, variant, given, known):
     """Return the `Variant` or `Family` of a file, None for a plain model of other sizes, and notes about it.
 
     Args:
@@ -23,7 +23,8 @@ def find_table(evidence, variant, given, known):
     path = repr(str(evidence.checkpoint.path))
     if evidence.layout is None:  # a file from Keras shows nothing
         return VARIANTS.get(variant) or FAMILIES.get(variant), ()
-    missing = [name for name, size in evidence.sizes.items() if size is None and not evidence.declared[name].stated]
+    unknown = [name for name, size in evidence.dimensions.items() if size is None]
+    missing = [name for name in unknown if not evidence.declared[name].stated]  # only arrays show these
     if missing:
         if variant in VARIANTS:  # matching lists what is missing
             return VARIANTS[variant], ()
@@ -34,7 +35,7 @@ def find_table(evidence, variant, given, known):
     if variant in VARIANTS:
         _check_named(evidence, variant, given)
         return VARIANTS[variant], ()
-    foreign = find_foreign(evidence.architecture) if variant is None else None
+    foreign = find_foreign(evidence.timm_name) if variant is None else None
     families = [variant] if variant in FAMILIES else [name for name in evidence.published if name in FAMILIES]
     if foreign is not None:
         families = [name for name in families if name == VARIANTS[foreign.variant].family] or families
@@ -51,20 +52,21 @@ def find_table(evidence, variant, given, known):
     return family, (f"no published model has these sizes; built as one of the family {title}",)
 
 
-def _find_family(evidence, variant, stated, given, known):
+def _find_family(evidence, variant, families, given, known):
     """Return the `Family` of a file whose sizes are of no variant; None for a plain model.
 
     Args:
-        evidence, variant, given, known: see `find_table`.
-        stated: names of the families that the file states, the likeliest first.
+        evidence, variant, given, known: see `find_row`.
+        families: names of the families that the file states, the likeliest first.
     """
-    alike, families = _families(evidence, given), stated
+    alike = _families(evidence, given)
     if variant is not None and variant not in alike:
         held = f"it holds {_described(evidence, given)}"
         raise ValueError(f"{str(evidence.checkpoint.path)!r} must hold a model of the family {variant!r}; {held}")
-    if variant is None and evidence.checkpoint.config is None:
-        is_plain = not _differing(evidence, _PLAIN, True, {*given, *evidence.sizes})
-        families = [name for name in alike if name in (stated or _USUAL_FAMILIES) and not is_plain] or stated[:1]
+    if variant is None and evidence.checkpoint.config_json is None:
+        is_plain = not _differing(evidence, _PLAIN, True, {*given, *evidence.dimensions})
+        usual = families or _USUAL_FAMILIES
+        families = [name for name in alike if name in usual and not is_plain] or families[:1]
         values = {name: {**FAMILIES[name].values, "num_heads": None} for name in families}
         _check_equal(evidence, values, known)
     return FAMILIES[families[0]] if families else None
@@ -84,15 +86,15 @@ def _considered(evidence, variant, foreign):
 
 def _check_named(evidence, variant, given):
     """Raise an error if a file holds another variant, or has other sizes; matching finds other differences."""
-    row, published = VARIANTS[variant], evidence.layout.families
+    row, of_layout = VARIANTS[variant], evidence.layout.families
     differing = _differing(evidence, row.reference, row.family is not None, given)
     is_exact = "pooling" in given or not _differing(evidence, row.reference, True, given)
     names = _fitting(evidence, VARIANTS, given)
     # A plain ViT may have any pooling, unless the file is that of a published family.
     held = names if differing else [] if is_exact else [name for name in names if VARIANTS[name].family]
-    if published and row.family not in published:
-        held = [FAMILIES[name].title for name in published]
-    if held or set(differing) & set(evidence.sizes):
+    if of_layout and row.family not in of_layout:
+        held = [FAMILIES[name].title for name in of_layout]
+    if held or set(differing) & set(evidence.dimensions):
         got = "; ".join(f"{name} is {theirs!r}, not {ours!r}" for name, (theirs, ours) in differing.items())
         text = f"holds the weights of {' or '.join(held)}, not" if held else "must hold the weights"
         raise ValueError(f"{str(evidence.checkpoint.path)!r} {text} of {variant}{got and f': {got}'}")
@@ -107,7 +109,7 @@ def _fitting(evidence, names, given):
 def _families(evidence, given):
     """Return the families with a variant of the structure that a file shows, whatever its sizes."""
     rows = [row for row in VARIANTS.values() if row.family and row.config_class.family == evidence.family]
-    alike = [row for row in rows if not _differing(evidence, row.reference, True, {*given, *evidence.sizes})]
+    alike = [row for row in rows if not _differing(evidence, row.reference, True, {*given, *evidence.dimensions})]
     families = {row.family for row in alike if _pools_alike(evidence, row)}
     return [name for name in FAMILIES if name in families]
 
@@ -117,13 +119,14 @@ def _pools_alike(evidence, row):
     return (row.reference.field("pooling") in ATTENTIVE) == evidence.is_attentive
 
 
-def _differing(evidence, config, is_published, skipped):
+def _differing(evidence, config, is_strict, skipped):
     """Return {field: (what the file shows, its value in a config)} where both differ.
 
     Args:
         evidence: the `Evidence`.
         config: config of a variant.
-        is_published: whether it is a variant of a family; others may also have fixed positions, no class token, or two.
+        is_strict: whether positions and tokens count, too. Models without a family may have fixed positions, and no
+            class token or two.
         skipped: names of fields that may differ.
     """
     shown = evidence.shown
@@ -140,16 +143,17 @@ def _differing(evidence, config, is_published, skipped):
         stages = shown.get("stem.stage_sizes"), config.field("stem.stage_sizes")
         pairs |= {
             "stem.stage_sizes": stages,
+            # None is shown where there is none; the initial value is never shown
             "layer scale": ("layer_scale_init" not in shown, config.layer_scale_init is not None),
             "parallel blocks": (shown.get("block.order") == "parallel", config.block.order == "parallel"),
-            "attention": ("global", config.attention),
+            "attention": ("global", config.attention),  # no layout has names of axial attention
             "relative positions": (kind == "relative_2d", ours == "relative_2d"),
         }
         if config.embedding.kernel_size is not None:  # FlexiViT: a kernel and a table of any size
             skipped |= {"patch_size"}
             has_class_rows = evidence.position_table and evidence.position_table.has_class_rows(config.table_grid)
             pairs["positions of class tokens"] = (has_class_rows, False)
-        if is_published:
+        if is_strict:
             pairs |= {"position_embedding": (kind, ours), "distilled token": (shown["distilled"], False)}
             pairs["class token"] = (shown["class_token"], config.num_class_tokens > 0)
             if evidence.is_attentive:
@@ -171,7 +175,7 @@ def _check_equal(evidence, tables, known):
     Args:
         evidence: the `Evidence`.
         tables: dict from their names to their fields.
-        known: see `find_table`.
+        known: see `find_row`.
     """
     if not evidence.is_attentive:
         known = {"head.map_heads": None, "head.map_prefix": None, **known}
@@ -200,5 +204,5 @@ def _value_of(table, name):
 def _described(evidence, given):
     """Return what a file holds instead of the wanted family, for an error."""
     fitting = _fitting(evidence, VARIANTS, given)
-    sizes = ", ".join(f"{name}={size}" for name, size in evidence.sizes.items())
+    sizes = ", ".join(f"{name}={size}" for name, size in evidence.dimensions.items())
     return f"those of {' or '.join(fitting)}" if fitting else f"a model with {sizes}"

@@ -1,4 +1,4 @@
-"""load_weights: strict loading of a file into a built model, with a report about both."""
+"""Load weights with a report: into a built model (`load_weights`), or into a new one (`build_loaded`)."""
 
 import collections
 import concurrent.futures
@@ -11,11 +11,11 @@ import warnings
 import keras
 
 from keras_vit import checks
+from keras_vit.checkpoints.assignments import RESIZE_CHOICES
 from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.match import LoadReport, make_plan
 from keras_vit.checkpoints.readers import open_checkpoint
-from keras_vit.checkpoints.sources import RESIZE_CHOICES
 from keras_vit.compat.initial_values import build_deferred, initialise
 from keras_vit.config.preprocessing import suited
 from keras_vit.logs import LOGGER
@@ -74,21 +74,24 @@ def load_weights(
         raise ValueError(f"model must have no LoRA for load_weights (load before add_lora); {model.name} has")
     checkpoint = open_checkpoint(fetch(locate(source, model.config.name, model.config.fixed_size)))
     plan = make_plan(model, read_evidence(checkpoint, model.config.family, layout), resize, head)
+    # `build_loaded` need not: no model changes if an array turns out to be damaged.
     check_all(plan.evidence.checkpoint.entries[name] for name in plan.report.used)
     # TensorFlow keeps the memory of replaced values for others; in this order, it can use most of it again.
     variables = sorted(model.weights, key=lambda variable: math.prod(variable.shape))
     values = read_ahead(plan.values, [id(variable) for variable in variables])
     for variable in variables:
         variable.assign(values[id(variable)]())
-    note_on(plan, model)
+    record_on(plan, model)
     for text in plan.warnings:
         warnings.warn(text, stacklevel=2)
     LOGGER.info(plan.report)
     return plan.report
 
 
-def note_on(plan, model):
+def record_on(plan, model):
     """Record the source of the weights on a model, and what the user chose, or the file states, if the model has none.
+
+    The preprocessing of a model of `build_loaded` is known already, unless nothing states it.
 
     Args:
         plan: the `Plan` that was carried out.
@@ -97,7 +100,7 @@ def note_on(plan, model):
     evidence = plan.evidence
     model.weights_source = f"{evidence.checkpoint.path.name} ({evidence.library} names)"
     model.weights_path = evidence.checkpoint.path
-    model.names_prefix, model.table_method = evidence.prefix, plan.resize
+    model.names_prefix, model.table_method = evidence.names_start, plan.resize
     if plan.kept is not None:
         keep_resize(model, plan.kept)
     stated = evidence.preprocessing
@@ -125,7 +128,7 @@ def build_loaded(resolved, evidence, resize="auto", preprocessing=None, labels=N
     model, pending = build_deferred(lambda: build_model(resolved.config, **about))
     plan = make_plan(model, evidence, resize)
     initialise(pending, read_ahead(plan.values, [id(variable) for variable in pending if id(variable) in plan.values]))
-    note_on(plan, model)
+    record_on(plan, model)
     notes = [*plan.report.notes, *resolved.notes]
     if labels is None and plan.head_loaded:
         model.labels = resolved.labels

@@ -9,8 +9,8 @@ import numpy as np
 
 from keras_vit import checks
 from keras_vit.checkpoints import channels
+from keras_vit.checkpoints.assignments import Assignments
 from keras_vit.checkpoints.evidence import Evidence
-from keras_vit.checkpoints.sources import Sources
 from keras_vit.compat.graph import owned_variables
 from keras_vit.config import ViTConfig
 from keras_vit.config.unseen import DECLARED, differences, unseen
@@ -77,7 +77,7 @@ class Plan:
         head_loaded: whether the head comes from the file.
         warnings: differences to report for a model that already exists.
         resize: method that resizes the position tables of the file to another grid; None if it has none.
-        kept: config that the model gets, because the user chose a resize method; None otherwise.
+        kept: config that the model gets, because the user or the file states a resize method; None otherwise.
     """
 
     values: dict
@@ -105,20 +105,21 @@ def make_plan(model, evidence, resize="auto", head="auto"):
             architecture.
     """
     config, path, owned = model.config, evidence.checkpoint.path, owned_variables(model)
-    if resize == "auto" and "embedding.resize" in evidence.stated:
+    if resize == "auto" and "embedding.resize" in evidence.stated:  # as if the user had chosen it
         resize = config.field("embedding.resize") or evidence.stated["embedding.resize"]
-    arrays = Sources(evidence.layout, evidence.entries, path, config, resize, evidence.grid_size)
-    chosen = next((arrays.method(o.layer) for o in owned if resize != "auto" and hasattr(o.layer, "resize")), None)
+    assignments = Assignments(evidence.layout, evidence.entries, path, config, resize, evidence.stored_grid)
+    tables = (one.layer for one in owned if resize != "auto" and hasattr(one.layer, "resize"))
+    chosen = next((assignments.method(layer) for layer in tables), None)
     kept = None if chosen is None else config.replace(**{"embedding.resize": chosen})
-    sources = arrays.of(owned)
-    fresh, droppable, notes = _new_head(evidence, config, sources, head)
-    loaded = [source for source in sources if source.path not in fresh]
-    head_loaded = any(source.path.partition("/")[0] in HEADS for source in loaded)
-    is_converted = any(source.resized for source in loaded if source.path in channels.FIRST_KERNELS)  # from RGB
+    filled = assignments.of(owned)
+    fresh, droppable, notes = _new_head(evidence, config, filled, head)
+    loaded = [one for one in filled if one.path not in fresh]
+    head_loaded = any(one.path.partition("/")[0] in HEADS for one in loaded)
+    is_converted = any(one.resized for one in loaded if one.path in channels.FIRST_KERNELS)  # from RGB
     told, refused = _differences(evidence, kept or config, head_loaded, is_converted)
     if problems := refused + _problems(loaded, evidence.entries.keys() - droppable):
         raise WeightsMismatch(path, problems)
-    values = {id(source.variable): source.read for source in loaded}
+    values = {id(one.variable): one.read for one in loaded}
     # A new head (kernel and bias) is zero, as in the paper's fine-tuning (section 3.2).
     values |= {id(x.variable): functools.partial(np.zeros, x.variable.shape, "float32") for x in fresh.values()}
     notes = [*map(str, told), *([channels.note_on_images(config.channels)] if is_converted else ()), *notes]
@@ -128,17 +129,17 @@ def make_plan(model, evidence, resize="auto", head="auto"):
         evidence=evidence,
         head_loaded=head_loaded,
         warnings=tuple(f"{path}: {difference}" for difference in told if difference.is_close),
-        resize=arrays.table_method(owned),
+        resize=assignments.table_method(owned),
         kept=kept,
     )
 
 
-def _new_head(evidence, config, sources, head):
-    """Return {path: source} of a head that gets initial values, the arrays that may stay unused, and notes."""
-    of_head = {source.path: source for source in sources if source.path.partition("/")[0] in HEADS}
+def _new_head(evidence, config, filled, head):
+    """Return {path: assignment} of a head that gets initial values, the arrays that may stay unused, and notes."""
+    of_head = {one.path: one for one in filled if one.path.partition("/")[0] in HEADS}
     if head != "auto" and not of_head:
         raise ValueError(f"head={head!r} is for a model with a head; {config.name} has include_top=False")
-    is_dropped = bool(evidence.pre_logits) and not any(source.path.startswith("pre_logits/") for source in sources)
+    is_dropped = bool(evidence.pre_logits) and not any(one.path.startswith("pre_logits/") for one in filled)
     is_new = is_dropped or not evidence.heads or _is_of_other_classes(evidence, config, of_head)
     fresh = of_head if head == "reinitialise" or (head == "auto" and is_new) else {}
     droppable = (evidence.pre_logits if is_dropped else set()) | (evidence.heads if fresh or not of_head else set())
@@ -149,7 +150,7 @@ def _new_head(evidence, config, sources, head):
 
 def _is_of_other_classes(evidence, config, of_head):
     """Return whether the head of the file is whole, that is as wide as the model, and only has other classes."""
-    kernels = (source.variable for path, source in of_head.items() if path == "head/kernel")
+    kernels = (one.variable for path, one in of_head.items() if path == "head/kernel")
     widths = {config.field("hidden_dim"), *(kernel.shape[0] for kernel in kernels)} - {None}
     shapes = evidence.head_shapes
     is_whole = all(any(shape[0] % width == 0 for width in widths) for shape in shapes if len(shape) == 2)
@@ -178,19 +179,19 @@ def _differences(evidence, config, is_loaded, is_converted):
 def _report(evidence, config, loaded, fresh, droppable, notes):
     """Return the `LoadReport`: every array of the file is used, or unused for a reason."""
     arrays, assumed = evidence.checkpoint.entries, unseen(config.to_dict())
-    used = {evidence.entries[name].name for source in loaded for name in source.theirs}
+    used = {evidence.entries[name].name for one in loaded for name in one.theirs}
     if evidence.library == "keras":  # sizes of tables
         used |= {name for name in arrays if name.endswith(("/grid", "/window_size"))}
-    reasons = {**evidence.left, **{evidence.entries[name].name: _OF_HEAD for name in droppable}}
+    reasons = {**evidence.unread, **{evidence.entries[name].name: _OF_HEAD for name in droppable}}
     unusual = differences(evidence.of_layout, config)
     layout = [f"files of this layout have {name}={theirs!r}; the model has {ours!r}" for name, theirs, ours in unusual]
-    known = {*evidence.stated, *evidence.implied, *(name for name in assumed if DECLARED[name].resized)}
+    known = {*evidence.stated, *evidence.need_not_state, *(name for name in assumed if DECLARED[name].resized)}
     return LoadReport(
         used=tuple(name for name in arrays if name in used),
-        resized=tuple(source.resized for source in loaded if source.resized),
+        resized=tuple(one.resized for one in loaded if one.resized),
         reinitialised=tuple(fresh),
         unused={name: reasons.get(name, _MASKED) for name in arrays if name not in used},
-        missing=tuple(path for path, source in fresh.items() if not source.is_in_file),
+        missing=tuple(path for path, one in fresh.items() if not one.is_in_file),
         source=f"{evidence.checkpoint.path} ({evidence.library} names)",
         notes=(*evidence.notes, *layout, *notes, *_note_on_size(config)),
         assumed=tuple(f"{name}={value!r}" for name, value in assumed.items() if name not in known),
@@ -212,22 +213,22 @@ def plan_equal(model, config, path, layout, entries):
     Raises:
         WeightsMismatch: if an array is missing, unexpected or of another shape.
     """
-    sources = Sources(layout, entries, path, config).of(owned_variables(model))
-    if problems := _problems(sources, entries.keys()):
+    filled = Assignments(layout, entries, path, config).of(owned_variables(model))
+    if problems := _problems(filled, entries.keys()):
         raise WeightsMismatch(path, problems)
-    return {id(source.variable): source.read for source in sources}
+    return {id(one.variable): one.read for one in filled}
 
 
-def _problems(sources, needed):
-    """Return the problems of sources that do not use each of the `needed` arrays, and fill each variable, once."""
-    problems = [f"  - missing {source.problem}" for source in sources if source.problem and not source.is_in_file]
-    problems += [f"  ! {source.problem}" for source in sources if source.problem and source.is_in_file]
-    used = {name for source in sources for name in source.theirs}
+def _problems(filled, needed):
+    """Return the problems of assignments that do not use each of the `needed` arrays, and fill each variable, once."""
+    problems = [f"  - missing {one.problem}" for one in filled if one.problem and not one.is_in_file]
+    problems += [f"  ! {one.problem}" for one in filled if one.problem and one.is_in_file]
+    used = {name for one in filled for name in one.theirs}
     problems += [f"  + extra {name}" for name in sorted(needed - used)]
     uses = collections.defaultdict(list)
-    for source in sources:
-        for name in source.theirs:
-            uses[f"{name} is used"].append(source.path)
-        uses[f"{source.path} ({id(source.variable):#x}) is filled"].append(source.path)
+    for one in filled:
+        for name in one.theirs:
+            uses[f"{name} is used"].append(one.path)
+        uses[f"{one.path} ({id(one.variable):#x}) is filled"].append(one.path)
     repeated = {use: paths for use, paths in uses.items() if len(paths) > 1}
     return problems + [f"  ! {use} {len(paths)} times: {', '.join(paths)}" for use, paths in repeated.items()]

@@ -21,7 +21,7 @@ from keras_vit.logs import LOGGER
 
 INDEX = "model.safetensors.index.json"  # weights that are split over several files
 # The first one, which transformers 5 writes for text and images, takes precedence if it has an `image_processor`.
-PROCESSORS = ("processor_config.json", "preprocessor_config.json")
+PROCESSORS = PROCESSOR, IMAGE_PROCESSOR = ("processor_config.json", "preprocessor_config.json")
 OPENCLIP = ("open_clip_model.safetensors", "open_clip_config.json")
 
 _PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
@@ -58,7 +58,7 @@ def open_checkpoint(path):
         parts = {name: open_checkpoint(path.with_name(name)) for name in parts_of(path)}
         first, entries = next(iter(parts.values())), _mapped(path, parts)
         _check_scales(path, entries)
-        return Checkpoint(path, first.kind, entries, first.metadata, first.config, first.preprocessor)
+        return Checkpoint(path, first.kind, entries, first.metadata, first.config_json, first.preprocessor)
     if path.suffix in _PICKLED:
         raise ValueError(
             f"weights must not be a pickle, which can run code when read; got {str(path)!r}. {_same_weights(path.name)}"
@@ -70,13 +70,13 @@ def open_checkpoint(path):
     with explained(f"{str(path)!r} must be a whole {suffix} file", path):
         found = _READERS[suffix](path)
     entries = {name: _explained_entry(entry, path) for name, entry in found.entries.items()}
-    config, preprocessor = found.config, None
+    config, preprocessor = found.config_json, None
     if found.kind == "safetensors":
         _check_scales(path, entries)
         config = json_beside(path, OPENCLIP[1] if path.name == OPENCLIP[0] else "config.json")
-        preprocessor = json_beside(path, PROCESSORS[0])
+        preprocessor = json_beside(path, PROCESSOR)
         if preprocessor is None or preprocessor.get("image_processor") is None:
-            preprocessor = json_beside(path, PROCESSORS[1])
+            preprocessor = json_beside(path, IMAGE_PROCESSOR)
     return Checkpoint(path, found.kind, entries, found.metadata, config, preprocessor)
 
 

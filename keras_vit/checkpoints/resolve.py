@@ -1,8 +1,10 @@
 """resolve: the evidence of a file, the table of variants and the user's arguments -> the config of the model to build.
 
 Every field has the value of the first of these sources that knows it: the arguments; what defines the variant, if the
-user names it; the arrays; the JSON that the file states; what the arrays suggest; the variant or family that the file
-belongs to; what the layout of the file implies. Then the fields of a ViT that depend on each other are settled.
+user names it; the arrays, with what the layout of the file fixes (`Layout.fields`); the JSON that the file states; what
+the arrays suggest; the variant or family that the file belongs to; the values that files of the layout usually have.
+Then the fields of a ViT that depend on each other are settled. `match` later refuses a file whose JSON contradicts its
+arrays.
 """
 
 import dataclasses
@@ -11,7 +13,7 @@ from typing import Any
 
 from keras_vit import checks
 from keras_vit.checkpoints.evidence import ATTENTIVE, Evidence
-from keras_vit.checkpoints.fitting import find_table
+from keras_vit.checkpoints.fitting import find_row
 from keras_vit.checkpoints.releases.release import Release, label_set
 from keras_vit.config import ImageConfig, Preprocessing, ResNetConfig
 from keras_vit.config.base import Config, count_patches, flattened, with_field
@@ -32,7 +34,7 @@ class Resolved:
 
     Attributes:
         config: its config.
-        table: the `Variant` or `Family` that the file belongs to, or None.
+        row: the `Variant` or `Family` that the file belongs to, or None.
         sources: dict from fields of the config to where their values are from.
         preprocessing: `Preprocessing` of its images, None if no source knows it.
         labels: class names of the head of the file, or None.
@@ -41,7 +43,7 @@ class Resolved:
     """
 
     config: ImageConfig
-    table: Variant | Family | None
+    row: Variant | Family | None
     sources: Mapping[str, str]
     preprocessing: Preprocessing | None
     labels: tuple | None
@@ -57,7 +59,8 @@ def resolve(
     Args:
         evidence: see `read_evidence`.
         variant: name of the variant or of the family that the file must be of; None finds it.
-        arguments: fields that the user sets, with dots for those of nested configs; None leaves a field open.
+        arguments: fields that the user sets, with dots for those of nested configs; None leaves a field open, but is a
+            value of a nested one.
         release: the `Release` that the file is, or None.
 
     Raises:
@@ -65,24 +68,24 @@ def resolve(
             source knows a field, or the model has no such field; the message names the argument to pass.
     """
     given = {name: value for name, value in arguments.items() if value is not None or "." in name}
-    if evidence.model is not None and variant in (None, evidence.model.name):
+    if evidence.saved_config is not None and variant in (None, evidence.saved_config.name):
         config, sources = _saved(evidence, variant, given)
-        table: Variant | Family | None = VARIANTS.get(config.name) or FAMILIES.get(config.name)
+        row: Variant | Family | None = VARIANTS.get(config.name) or FAMILIES.get(config.name)
         notes: tuple = ("the config is that of the model that was saved",)
     else:
         stated = _stated(evidence, given)
-        table, notes = find_table(evidence, variant, given, {**stated, **given})
-        values, sources = _merged(evidence, table, variant, given, stated)
+        row, notes = find_row(evidence, variant, given, {**stated, **given})
+        values, sources = _merged(evidence, row, variant, given, stated)
         if evidence.shows_vit:
-            _settle(evidence, table, values, sources)
-        config = _config(evidence, table, values, sources, given)
-    if isinstance(table, Variant):
-        notes = (*notes, *_changes(table, config, given))
-    usual = None if table is None else table.preprocessing
+            _settle(evidence, row, values, sources)
+        config = _config(evidence, row, values, sources, given)
+    if isinstance(row, Variant):
+        notes = (*notes, *_changes(row, config, given))
+    usual = None if row is None else row.preprocessing
     preprocessing = suited(config, (release or evidence).preprocessing, usual)
     labels, assumption = _labels(config, evidence, release)
     about = {"preprocessing": preprocessing, "labels": labels, "assumption": assumption, "notes": notes}
-    return Resolved(config=config, table=table, sources=sources, **about)
+    return Resolved(config=config, row=row, sources=sources, **about)
 
 
 def _stated(evidence, given):
@@ -92,16 +95,16 @@ def _stated(evidence, given):
     return {name: value for name, value in stated.items() if is_loaded or name != "classifier_activation"}
 
 
-def _merged(evidence, table, variant, given, stated):
+def _merged(evidence, row, variant, given, stated):
     """Return {field: value} and {field: source}: each value is from the first source that knows it."""
-    title = "" if table is None else table.name if isinstance(table, Variant) else table.title
+    title = "" if row is None else row.name if isinstance(row, Variant) else row.title
     ranks = {
         _ARGUMENTS: given,
-        f"the variant {title}": table.defining if variant in VARIANTS else {},
+        f"the variant {title}": row.defining if variant in VARIANTS else {},
         _ARRAYS: evidence.shown,
         _FILE: stated,
         "the arrays, probably": evidence.suggested,
-        f"the table ({title})": {"name": "vit"} if table is None else table.values,
+        f"the table ({title})": {"name": "vit"} if row is None else row.values,
         f"the layout ({evidence.library})": {**evidence.of_layout, "layer_scale_init": _INITIAL_LAYER_SCALE},
         "the defaults": {name: one.default for name, one in evidence.declared.items() if "." not in name},
     }
@@ -121,30 +124,21 @@ def _changes(row, config, given):
     return (f"built with {listed}, as the file states",) if listed else ()
 
 
-def _settle(evidence, table, values, sources):
+def _settle(evidence, row, values, sources):
     """Settle the fields of a ViT that depend on each other, unless the user sets them."""
-    shown, of_table = evidence.shown, table.values if table else {}
+    shown, of_row = evidence.shown, row.values if row else {}
     settled = {}
     # A table that the model resizes in every call has the grid of the file, and a FlexiViT the kernel of the file.
-    is_flexible = of_table.get("embedding.kernel_size") is not None
+    is_flexible = of_row.get("embedding.kernel_size") is not None
     if is_flexible or values.get("embedding.position_grid") or values.get("embedding.square_positions"):
         settled["embedding.position_grid"] = evidence.grid
     if is_flexible:
         settled |= {
             "embedding.kernel_size": shown["patch_size"],
-            "patch_size": of_table.get("patch_size", values["patch_size"]),
+            "patch_size": of_row.get("patch_size", values["patch_size"]),
         }
         settled |= {"embedding.resize": evidence.layout.resize} if evidence.library == "timm" else {}
-    # The pooling of the table is that of models with its norm. Attention pooling has arrays.
-    has_its_norm = values["norm_position"] == of_table.get("norm_position", "before_pooling")
-    pooling = values["pooling"] if has_its_norm or not sources["pooling"].startswith("the table") else "token"
-    if pooling in ATTENTIVE and "pooling" not in shown:
-        pooling = "token"
-    if not shown["class_token"] and pooling in CLASS_TOKEN_POOLINGS:
-        pooling = "gap"
-    settled["pooling"] = pooling
-    if sources["pooling"] == _ARGUMENTS:
-        pooling = values["pooling"]
+    settled["pooling"] = pooling = _pooling(shown, of_row, values, sources["pooling"])
     # A config need not state what follows from the pooling.
     settled["class_token"] = None if shown["class_token"] == (pooling in CLASS_TOKEN_POOLINGS) else shown["class_token"]
     settled["head.num_blocks"] = values.get("head.num_blocks", 1) if pooling == "token_gap" else 1
@@ -154,24 +148,38 @@ def _settle(evidence, table, values, sources):
     head = values["include_top"] and values["classes"]
     if head != (shown["include_top"] and evidence.classes):
         settled["representation_size"] = None
-    if shown.get("head.bias") and not of_table.get("head.bias", True):
+    if shown.get("head.bias") and not of_row.get("head.bias", True):
         settled["head.bias"] = evidence.has_head_bias
     if values["block.gated"] and pooling != "map" and "gelu" not in values:
         settled["gelu"] = "erf"  # SwiGLU has no GELU
     for name, value in settled.items():
-        if sources.get(name) != _ARGUMENTS:
+        if sources.get(name) != _ARGUMENTS and (name not in values or values[name] != value):
             values[name], sources[name] = value, _ARRAYS
 
 
-def _config(evidence, table, values, sources, given):
+def _pooling(shown, of_row, values, source):
+    """Return the pooling: the user's, or one that the arrays allow."""
+    pooling = values["pooling"]
+    if source == _ARGUMENTS:
+        return pooling
+    # That of the table is the pooling of models with its norm.
+    has_its_norm = values["norm_position"] == of_row.get("norm_position", "before_pooling")
+    if source.startswith("the table") and not has_its_norm:
+        pooling = "token"
+    if pooling in ATTENTIVE and "pooling" not in shown:  # it has arrays
+        pooling = "token"
+    return "gap" if pooling in CLASS_TOKEN_POOLINGS and not shown["class_token"] else pooling
+
+
+def _config(evidence, row, values, sources, given):
     """Return the config with these values, at the image size of the file unless the user gives another one."""
     path = repr(str(evidence.checkpoint.path))
-    for name in (*evidence.sizes, "window_size", "width_factor", "gelu", "epsilon"):
+    for name in (*evidence.dimensions, "window_size", "width_factor", "gelu", "epsilon"):
         if name in evidence.declared and name not in values:
-            sizes = ", ".join(f"{size}={shown}" for size, shown in evidence.sizes.items())
+            sizes = ", ".join(f"{size}={shown}" for size, shown in evidence.dimensions.items())
             raise ValueError(f"the names and shapes of {path} do not show {name}: pass {name}=... (it has {sizes})")
     if "image_size" not in values:
-        values["image_size"], sources["image_size"] = _image_size(evidence, table, values)
+        values["image_size"], sources["image_size"] = _image_size(evidence, row, values)
         steps = checks.check_pair("patch_size", values.get("patch_size", 1))
         sides = checks.check_pair("image_size", values["image_size"])
         if any(side % step for side, step in zip(sides, steps, strict=True)):
@@ -181,6 +189,7 @@ def _config(evidence, table, values, sources, given):
     if positions is not None and "embedding.class_position" not in given:
         has_class_rows = positions.has_class_rows(config.table_grid)
         config = config.replace(**{"embedding.class_position": has_class_rows})
+        sources["embedding.class_position"] = _ARRAYS
     for name in sorted(given.keys() - flattened(config.to_dict())):
         raise ValueError(f"{name} must be left out: the model in {path} has no such part; got {name}={given[name]!r}")
     return config
@@ -201,11 +210,11 @@ def _nested(values, declared, given):
     return nested
 
 
-def _image_size(evidence, table, values):
+def _image_size(evidence, row, values):
     """Return the (height, width) that the file states or its table shows, or that its variant has, and its source."""
     preprocessing = evidence.preprocessing
-    if isinstance(table, Variant) and values.get("embedding.kernel_size") is not None:
-        return table.image_size, f"the table ({table.name})"
+    if isinstance(row, Variant) and values.get("embedding.kernel_size") is not None:
+        return row.image_size, f"the table ({row.name})"
     if (grid := evidence.grid) is not None:
         patch_size = checks.check_pair("patch_size", evidence.shown.get("patch_size") or values["patch_size"])
         stride, pad = stride_of(values.get("stem.stage_sizes")), values.get("embedding.pad")
@@ -215,15 +224,15 @@ def _image_size(evidence, table, values):
         return tuple(side * step * stride for side, step in zip(grid, patch_size, strict=True)), _ARRAYS
     if evidence.position_table is None and preprocessing is not None:
         return preprocessing.image_size, "the preprocessing of the file"
-    if evidence.position_table is not None or not isinstance(table, Variant):
+    if evidence.position_table is not None or not isinstance(row, Variant):
         path = repr(str(evidence.checkpoint.path))
         raise ValueError(f"the names and shapes of {path} do not show the size of its images: pass image_size=...")
-    return table.image_size, f"the table ({table.name})"
+    return row.image_size, f"the table ({row.name})"
 
 
 def _saved(evidence, variant, given):
     """Return the config and sources of a file that states a whole config; config.json and the user come first."""
-    model, path = evidence.model, repr(str(evidence.checkpoint.path))
+    model, path = evidence.saved_config, repr(str(evidence.checkpoint.path))
     depths = (model.field(name) or 0 for name in ("num_layers", "depths", "stage_sizes", "stem.stage_sizes"))
     blocks = sum(sum(depth) if isinstance(depth, tuple) else depth for depth in depths)
     if blocks > len(evidence.entries):  # building them would take forever

@@ -99,7 +99,7 @@ def _write(model, autoencoder, path, layout):
 
     def check(partials):
         config, preprocessor = json.loads(json.dumps([*texts.values()])) or (None, None)
-        about = {"path": weights, "config": config, "preprocessor": preprocessor}
+        about = {"path": weights, "config_json": config, "preprocessor": preprocessor}
         _check_readable(model, dataclasses.replace(open_checkpoint(partials[weights]), **about))
 
     with contextlib.ExitStack() as undo:

@@ -19,7 +19,7 @@ class Variables(dict):
     """The variables that a file has arrays for: {path: shape}.
 
     A path has the form of `Rule.ours`, with numbers filled in: `block_0/mlp/dense1/kernel`, or
-    `block_0@gated/mlp/dense1/kernel` if the arrays have the names of a variant.
+    `block_0@gated/mlp/dense1/kernel` if the arrays have the names of that case (cases.toml).
 
     Args:
         layout: `Layout` of the file.
@@ -37,7 +37,7 @@ class Variables(dict):
             for name in alike.get(re.sub(r"\{[^}]+\}|\d+", "#", first), ()):
                 if match := pattern.fullmatch(name):
                     self._add(rule, {key: int(value) for key, value in match.groupdict().items()}, entries)
-        # A path of a variant replaces the plain one. Blocks after the first one are like it.
+        # A path of a case replaces the plain one. Blocks after the first one are like it.
         self._first = {re.sub(r"@\w+", "", path): path for path in sorted(self) if not re.match(r"\w+?_[1-9]", path)}
 
     def _add(self, rule, numbers, entries):
@@ -51,7 +51,7 @@ class Variables(dict):
         self[rule.ours.format(**ours)] = tuple(shape)
 
     def path(self, pattern):
-        """Return the path that a pattern matches without the name of a variant, None without one."""
+        """Return the path that a pattern matches without the name of a case, None without one."""
         paths = (path for plain, path in self._first.items() if path in self and re.fullmatch(pattern, plain))
         return next(paths, None)
 
@@ -68,7 +68,8 @@ class Variables(dict):
 def shown_fields(family, layout, entries, grid=None):
     """Return what a file shows of its model.
 
-    What names and shapes leave open is absent, such as the GELU, the epsilon and often the number of heads.
+    What names and shapes leave open is absent, such as the GELU, the epsilon and often the number of heads. A value of
+    None is shown: the model has no such part.
 
     Args:
         family: family of the config, such as `vit`.

@@ -43,7 +43,7 @@ def read_text_tower(path):
             stated, or the JSON file is absent or states what is not supported.
     """
     checkpoint = open_checkpoint(path)
-    arrays, values, name = checkpoint.entries, checkpoint.config, repr(str(checkpoint.path))
+    arrays, values, name = checkpoint.entries, checkpoint.config_json, repr(str(checkpoint.path))
     marks = {key: [x for x in arrays if re.search(one.marker, names.fold(one, x))] for key, one in TEXT_LAYOUTS.items()}
     layout = next((TEXT_LAYOUTS[key] for key, found in marks.items() if found), None)
     if layout is None or values is None:

@@ -148,7 +148,7 @@ class Config:
         known = [field.name for field in dataclasses.fields(cls)]
         for key in values:
             if key not in known:
-                hint = checks.suggestion(key, known, foreign=checks.FOREIGN_NAMES)
+                hint = checks.suggestion(key, known, foreign=checks.FOREIGN_ARGUMENTS)
                 among = checks.listed(known, bool(hint))
                 raise ValueError(f"{cls.__name__} keys must be among {among}; got {checks.quoted(key)}{hint}")
         return cls(**values)

@@ -91,11 +91,11 @@ class ResNetConfig(_Root, Config):
         Args:
             image_size: (height, width) of the input in pixels.
         """
-        stride = stride_of(self.stage_sizes)
-        return tuple(-(-side // stride) for side in image_size)
+        stride, (height, width) = stride_of(self.stage_sizes), image_size
+        return -(-height // stride), -(-width // stride)
 
 
-def stride_of(stage_sizes: tuple[int, ...] | None) -> int:
+def stride_of(stage_sizes: Any) -> int:
     """Return the pixels of an image per cell of the feature map of a ResNet with these stages; None is no ResNet."""
     return 1 if stage_sizes is None else 4 * 2 ** max(len(stage_sizes) - 1, 0)
 

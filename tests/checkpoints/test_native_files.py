@@ -70,7 +70,7 @@ def test_timms_flexivit_is_named_by_its_config_json_and_resizes_as_timm_does():
     _, description = flexible_file("B")
     checkpoint = changed(description, {"pos_embed": (1, 225, 768)}).checkpoint
     stated = {"architecture": "flexivit_base", "pretrained_cfg": {"tag": "600ep_in1k"}}
-    described = read_evidence(dataclasses.replace(checkpoint, config=stated))
+    described = read_evidence(dataclasses.replace(checkpoint, config_json=stated))
     config, table, _ = resolved(described, None, {})
     parts = config.embedding
     assert (table.name, config.gelu, config.image_size) == ("FlexiViT-B", "erf", (240, 240))
@@ -182,7 +182,9 @@ def test_positions_with_and_without_aspect_ratio_have_the_same_arrays():
         resolved(description, None, {})
     for name in ("NaFlexViT-B_16-gap", "NaFlexViT-B_16-par-gap"):
         stated = {"architecture": name.lower().replace("-b_16", "_base_patch16").replace("-", "_")}
-        described = read_evidence(dataclasses.replace(description.checkpoint, config={**stated, "global_pool": "avg"}))
+        described = read_evidence(
+            dataclasses.replace(description.checkpoint, config_json={**stated, "global_pool": "avg"})
+        )
         for file, variant in ((described, None), (description, name)):
             config, table, _ = resolved(file, variant, {})
             assert table.name == name
@@ -204,7 +206,7 @@ def test_what_timm_can_do_and_this_package_cannot_is_refused(arguments, message)
     _, description = file_of("NaFlexViT-B_16-gap", "timm")
     stated = {"architecture": "naflexvit_base_patch16_gap", "model_args": arguments}
     with pytest.raises(ValueError, match=message):
-        read_evidence(dataclasses.replace(description.checkpoint, config=stated))
+        read_evidence(dataclasses.replace(description.checkpoint, config_json=stated))
 
 
 def test_files_state_square_positions(tmp_path):

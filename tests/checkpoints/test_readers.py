@@ -20,7 +20,7 @@ BFLOAT16 = np.random.default_rng(1).normal(size=(4, 3)).astype(ml_dtypes.bfloat1
 def test_npz(tmp_path, save):
     save(tmp_path / "a.npz", **ARRAYS)
     checkpoint = open_checkpoint(tmp_path / "a.npz")
-    assert (checkpoint.kind, checkpoint.metadata, checkpoint.config) == ("npz", {}, None)
+    assert (checkpoint.kind, checkpoint.metadata, checkpoint.config_json) == ("npz", {}, None)
     assert {name: entry.shape for name, entry in checkpoint.entries.items()} == {
         "a/kernel": (3, 4),
         "a/bias": (5,),
@@ -66,7 +66,7 @@ def test_safetensors_with_bfloat16_metadata_and_configs(tmp_path):
     assert checkpoint.path == tmp_path / "model.safetensors"
     assert checkpoint.kind == "safetensors"
     assert checkpoint.metadata == {"position_grid": "[2, 3]"}
-    assert checkpoint.config == {"model_type": "vit"}
+    assert checkpoint.config_json == {"model_type": "vit"}
     assert checkpoint.preprocessor == {"size": 224}
 
 
@@ -80,7 +80,7 @@ def test_files_of_keras(tmp_path, make_model, suffix):
     np.testing.assert_array_equal(arrays["block_01/mlp/dense2/1"], model.get_layer("block_01").mlp.dense2.bias.numpy())
     assert arrays["position_embs/grid"].tolist() == [4, 4]
     assert len(arrays) == len(model.weights) + 1  # the grid
-    config = open_checkpoint(path).config
+    config = open_checkpoint(path).config_json
     assert config is None if suffix == ".weights.h5" else config["config"]["config"]["hidden_dim"] == 8
 
 

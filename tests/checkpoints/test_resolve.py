@@ -142,7 +142,7 @@ def test_the_config_json_of_timm_names_the_variant(name, architecture, changes, 
     entries = {key: entry for key, entry in description.checkpoint.entries.items() if not key.endswith(left_out)}
     pretrained = {"input_size": [3, 256, 256], **changes.get("pretrained_cfg", {})}
     stated = {"architecture": architecture, **changes, "pretrained_cfg": pretrained}
-    described = read_evidence(dataclasses.replace(description.checkpoint, entries=entries, config=stated))
+    described = read_evidence(dataclasses.replace(description.checkpoint, entries=entries, config_json=stated))
     built, table, _ = resolved(described, None, {})
     assert table.name == name
     expected = {"gelu": config.gelu, "block.order": config.block.order, **expected}

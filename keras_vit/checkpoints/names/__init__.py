@@ -21,8 +21,8 @@ from keras_vit.files import read_toml
 _KERAS = Layout("keras", (), marker="", ignored=r"/grid$|/window_size$|seed_generator")
 _MOST_BLOCKS = 1000
 _NO_WEIGHT = "a buffer or the state of an optimizer"
-_VARIANTS = read_toml("checkpoints/names/variants.toml")
-_SPELLINGS = ("split_gate", "gamma")  # variants that only change names
+_CASES = read_toml("checkpoints/names/cases.toml")
+_SPELLINGS = ("split_gate", "gamma")  # cases that only change names
 _SCANNED = re.compile(r"^Transformer/encoderblock/")
 _NUMBERED = re.compile(r"(block|stage|unit|attention_bias)_(\d+)")
 
@@ -34,21 +34,21 @@ def fold(layout, name):
     return name
 
 
-def detect(names, family, library="auto"):
+def detect(entries, family, library="auto"):
     """Return the `Layout` of this family that matches these array names, or None.
 
     Args:
-        names: dict from the name of each array of a file to its `Entry`.
+        entries: dict from the name of each array of a file to its `Entry`.
         family: family of a config.
         library: library of the layout, see `Layout`; `auto` for any.
     """
     layouts = LAYOUTS.get(family, {}).values()
     for layout in sorted(layouts, key=lambda layout: (layout.needs is None, layout.rank is None)):
-        if library not in ("auto", layout.library) or (layout.needs is not None and layout.needs not in names):
+        if library not in ("auto", layout.library) or (layout.needs is not None and layout.needs not in entries):
             continue
-        is_foreign = layout.foreign is not None and any(re.search(layout.foreign, name) for name in names)
-        marks = [entry for name, entry in names.items() if re.search(layout.marker, fold(layout, name))]
-        if not is_foreign and any(layout.rank in (None, len(entry.shape)) for entry in marks):
+        is_excluded = layout.excludes is not None and any(re.search(layout.excludes, name) for name in entries)
+        marks = [entry for name, entry in entries.items() if re.search(layout.marker, fold(layout, name))]
+        if not is_excluded and any(layout.rank in (None, len(entry.shape)) for entry in marks):
             return layout
     return None
 
@@ -58,7 +58,7 @@ def fold_entries(path, entries, layout):
 
     `Entry.name` is the name in the file. `layout` is a `Layout`, None for Keras.
 
-    Folding unifies dialects (see `LAYOUTS`), turns vectors stored as (1, 1, 1, channels) into vectors and tables of
+    Folding unifies dialects (`Layout.aliases`), turns vectors stored as (1, 1, 1, channels) into vectors and tables of
     other ranks (`Layout.ranks`) into tables of rank 3, splits arrays that stack all blocks into one per block, cuts
     arrays that join several of ours (`Layout.cuts`), and drops buffers, optimizer state, what the layout sets aside and
     tables without rows.
@@ -168,9 +168,9 @@ def find_rule(layout, path, config, names=None):
     others = () if names is None else (name for name in _SPELLINGS if name not in applying)
     if layer == "encoder_norm" and "after_pooling" in applying:  # fc_norm is another layer, not another name
         template = None
-    keys = {variant: f"{layer}@{variant}{slash}{rest}" for variant in (*applying, None, *others)} | {None: template}
-    found = {variant: rules[key] for variant, key in keys.items() if key in rules}
-    strict = [rule for variant, rule in found.items() if variant is not None and variant not in _SPELLINGS]
+    keys = {case: f"{layer}@{case}{slash}{rest}" for case in (*applying, None, *others)} | {None: template}
+    found = {case: rules[key] for case, key in keys.items() if key in rules}
+    strict = [rule for case, rule in found.items() if case is not None and case not in _SPELLINGS]
     candidates = [
         dataclasses.replace(rule, ours=path, theirs=tuple(name.format(**numbers) for name in rule.theirs))
         for rule in strict[:1] or found.values()
@@ -182,16 +182,16 @@ def find_rule(layout, path, config, names=None):
 
 @functools.lru_cache(8)
 def _applying(config):
-    """Return the variants that the layers of a model of this config have."""
+    """Return the cases of cases.toml that a model of this config is."""
     return tuple(
         name
-        for name, cases in _VARIANTS.items()
+        for name, cases in _CASES.items()
         if any(all(fits(wanted, config.field(field)) for field, wanted in case.items()) for case in cases)
     )
 
 
 def of_layer(layout, layer, folded):
-    """Return the set of the folded names that belong to one top-level layer, in any variant."""
+    """Return the set of the folded names that belong to one top-level layer, in any case."""
     if layout is None:
         return {name for name in folded if name.partition("/")[0] == layer}
     rules = [rule for rule in layout.rules if rule.ours.partition("/")[0].partition("@")[0] == layer]

@@ -16,7 +16,7 @@ class Rule:
 
     Attributes:
         ours: path of the variable. `{block}`, `{stage}` and `{unit}` stand for the numbers of `block_00`, `stage_1` and
-            `unit_01`; `LAYER@VARIANT` is the layer in models of that variant, a key of variants.toml.
+            `unit_01`; `LAYER@CASE` is the layer in models of that case, a key of cases.toml.
         theirs: one or several names in the file, with the same placeholders; `{stage0}` and `{unit0}` count from 0.
         form: how the file stores each piece of the variable, a key of `FORMS`.
         axis: axis along which several pieces are joined.
@@ -39,7 +39,7 @@ class Layout:
         marker: regular expression; a matching folded name shows that a file has this layout.
         rank: number of axes of the array that `marker` matches, None for any number.
         needs: name of another array that a file of this layout has; None for none.
-        foreign: regular expression; a matching name shows that a file does not have this layout, even if `marker`
+        excludes: regular expression; a matching name shows that a file does not have this layout, even if `marker`
             matches; None for none.
         fields: dict from fields of the config, with dots for nested ones, to their values in these files.
         aliases: pairs (regular expression, replacement), applied in order to every name.
@@ -65,8 +65,8 @@ class Layout:
         gelu, epsilon: values that these files were trained with; None if the architecture has no such field.
         resize: resize method of the family for position tables.
         stem_style: the `style` of the `ResNetConfig` of its hybrids.
-        shows: dict from a field of `config.unseen` to a regular expression. If a folded name matches, the file need not
-            state the field. "" always matches: the layout has only one value, or shapes show it.
+        need_not_state: dict from a field of `config.unseen` to a regular expression. If a folded name matches, the file
+            need not state the field. "" always matches: the layout has only one value, or shapes show it.
     """
 
     library: str
@@ -74,7 +74,7 @@ class Layout:
     marker: str
     rank: int | None = None
     needs: str | None = None
-    foreign: str | None = None
+    excludes: str | None = None
     fields: dict = dataclasses.field(default_factory=dict)
     aliases: tuple = ()
     ignored: str | None = None
@@ -92,7 +92,7 @@ class Layout:
     epsilon: float | None = None
     resize: str = "align_corners"
     stem_style: str | None = None
-    shows: dict = dataclasses.field(default_factory=dict)
+    need_not_state: dict = dataclasses.field(default_factory=dict)
 
     def rank_of(self, name):
         """Return the rank that an array has in the file, by its folded name; None if it is that of ours."""

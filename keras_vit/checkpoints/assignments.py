@@ -29,8 +29,8 @@ _MOST_TIMES = 64  # maximum size of a table, relative to the model's: eight time
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
-    """The source of one variable's value.
+class Assignment:
+    """The arrays of a file that one variable gets its value from.
 
     Attributes:
         variable: the variable.
@@ -54,34 +54,39 @@ class Source:
         return self.variable.path
 
 
-class Sources:
+class Assignments:
     """The arrays of a file, the config of the model that they are loaded into, and the resize method of tables."""
 
-    def __init__(self, layout, entries, path, config, method="auto", grid=None):
-        self.layout, self.entries, self._stored_grid = layout, entries, grid
-        self._path, self.config, self._way = path, config, method
+    def __init__(self, layout, entries, path, config, resize="auto", stored_grid=None):
+        self.layout, self.entries, self._stored_grid = layout, entries, stored_grid
+        self._path, self.config, self._resize = path, config, resize
         self._usual = _KERAS_RESIZE.get(config.family, "align_corners") if self.layout is None else self.layout.resize
         self._register_rows = None  # reads the rows of a position table that belong to registers
 
     def method(self, layer):
-        """Return the resize method of a layer's tables: the authors', or that of the library that the user names."""
+        """Return the resize method of a layer's tables.
+
+        It is the user's; that of the library that the user names (`authors` is the layer's own); or, with `auto`, the
+        layer's own for tables of offsets and for models with `embedding.resize`, else that of the file's layout.
+        Google's files are resized as Google's code does, also where other authors resize otherwise.
+        """
         if isinstance(layer, DecomposedPositions):
             return layer.usual_method
-        if self._way in RESIZE_METHODS:
-            return self._way
+        if self._resize in RESIZE_METHODS:
+            return self._resize
         is_vit, is_bias = isinstance(self.config, ViTConfig), isinstance(layer, AttentionBias)
-        if self._way == "timm":
+        if self._resize == "timm":
             return "geometric" if is_bias else "bicubic_antialias"
-        if self._way == "huggingface":
+        if self._resize == "huggingface":
             is_dinov2_with_registers = is_vit and self.config.layer_scale_init and self.config.num_registers
             return "bilinear" if is_bias else "bicubic_antialias" if is_dinov2_with_registers else "bicubic"
-        is_of_google = self.layout is not None and self.layout.library == "official" and self._way == "auto"
+        is_of_google = self.layout is not None and self.layout.library == "official" and self._resize == "auto"
         if is_bias or (is_vit and self.config.embedding.resize and not is_of_google):
             return layer.resize_method
-        return layer.resize_method if self._way == "authors" else self._usual
+        return layer.resize_method if self._resize == "authors" else self._usual
 
     def of(self, owned):
-        """Return the sources of variables; tables are first, because they show how many rows belong to registers."""
+        """Return the assignments; tables are first, because they show how many rows belong to registers."""
         has_tables = self.layout is None or self.layout.position_tables  # that of a text tower is like other arrays
         tables = [one for one in owned if has_tables and _POSITION_TABLE.match(one.variable.path)]
         tables = {id(one): self._table(one) for one in tables}
@@ -91,18 +96,18 @@ class Sources:
         """Return the method that resizes the position tables among variables, None without one."""
         return next((self.method(one.layer) for one in owned if _POSITION_TABLE.match(one.variable.path)), None)
 
-    def _plain(self, owned):
-        """Return the source of a variable other than a position table."""
-        variable, rule = owned.variable, Rule(owned.variable.path, (owned.stored_name,))
+    def _plain(self, one):
+        """Return the assignment of a variable other than a position table."""
+        variable, rule = one.variable, Rule(one.variable.path, (one.stored_name,))
         if self.layout is not None:
             rule = names.find_rule(self.layout, variable.path, self.config, self.entries)
         if rule is None:
             problem = f"{variable.path}: files of this layout have no such array"
-            return Source(variable, problem=problem, is_in_file=False)
+            return Assignment(variable, problem=problem, is_in_file=False)
         absent = [name for name in rule.theirs if name not in self.entries]
         if absent:
             problem = f"{', '.join(absent)} (for {variable.path})"
-            return Source(variable, rule.theirs, problem=problem, is_in_file=False)
+            return Assignment(variable, rule.theirs, problem=problem, is_in_file=False)
         shape, is_float = list(variable.shape), keras.backend.is_float_dtype(variable.dtype)
         if len(rule.theirs) > 1:
             shape[rule.axis] //= len(rule.theirs)
@@ -111,43 +116,43 @@ class Sources:
             if self.entries[name].is_floating != is_float:
                 hint = "convert the file with its scales to floating point" if is_float else "quantize after loading"
                 kind = f"dtype {self.entries[name].dtype}, the model needs {variable.dtype}"
-                return Source(variable, rule.theirs, problem=f"{name}: {kind} ({hint})")
-        is_turned = self._old_size(owned) not in (None, self.config.field("grid_size"))
+                return Assignment(variable, rule.theirs, problem=f"{name}: {kind} ({hint})")
+        is_turned = self._old_size(one) not in (None, self.config.field("grid_size"))
         for name in rule.theirs:
             if self.entries[name].shape != wanted or is_turned:
-                return self._of_rgb(owned, rule, name, shape) or self._resized(owned, rule, name, wanted)
-        return Source(variable, rule.theirs, functools.partial(self._join, variable, rule, shape))
+                return self._of_rgb(one, rule, name, shape) or self._resized(one, rule, name, wanted)
+        return Assignment(variable, rule.theirs, functools.partial(self._join, variable, rule, shape))
 
-    def _resized(self, owned, rule, name, wanted):
-        """Return the source of an array of another shape; only layers that depend on the input size can resize it."""
-        variable, entry, resize = owned.variable, self.entries[name], getattr(owned.layer, "resized", None)
+    def _resized(self, one, rule, name, wanted):
+        """Return that of an array of another shape; only layers that depend on the input size can resize it."""
+        variable, entry, resize = one.variable, self.entries[name], getattr(one.layer, "resized", None)
         shape = None
         if resize is not None and len(rule.theirs) == 1:
             if too_large := _too_large(name, entry, variable):
-                return Source(variable, rule.theirs, problem=too_large)
-            method, old = self.method(owned.layer), self._old_size(owned)
+                return Assignment(variable, rule.theirs, problem=too_large)
+            method, old = self.method(one.layer), self._old_size(one)
             with contextlib.suppress(ValueError):  # the width differs
                 shape = resize(variable, np.broadcast_to(np.float32(0), entry.shape), method, old).shape
         if shape != tuple(wanted):
-            return Source(variable, rule.theirs, problem=f"{name}: shape {entry.shape}, the model needs {wanted}")
+            return Assignment(variable, rule.theirs, problem=f"{name}: shape {entry.shape}, the model needs {wanted}")
         resized = f"{name}: {entry.shape} -> {wanted} ({method})"
-        return Source(variable, rule.theirs, lambda: resize(variable, entry.read(), method, old), resized=resized)
+        return Assignment(variable, rule.theirs, lambda: resize(variable, entry.read(), method, old), resized=resized)
 
-    def _of_rgb(self, owned, rule, name, shape):
-        """Return the source of a first kernel that the file has for RGB and the model for other channels, or None."""
-        variable, entry, count, rgb = owned.variable, self.entries[name], self.config.field("channels"), list(shape)
+    def _of_rgb(self, one, rule, name, shape):
+        """Return that of a first kernel that the file has for RGB and the model for other channels, or None."""
+        variable, entry, count, rgb = one.variable, self.entries[name], self.config.field("channels"), list(shape)
         if variable.path not in channels.FIRST_KERNELS or shape[2] != count:  # a stem may come before the patches
             return None
         rgb[2] = channels.RGB
         if entry.shape != theirs_shape(rgb, rule.form, None):
             return None
         read = lambda: channels.for_channels(to_ours(entry.read(), rule.form, rgb), count)  # noqa: E731
-        how = f"{name}: {channels.RGB} -> {count} channels ({channels.described(count, owned.layer)})"
-        return Source(variable, rule.theirs, read, resized=how)
+        how = f"{name}: {channels.RGB} -> {count} channels ({channels.described(count, one.layer)})"
+        return Assignment(variable, rule.theirs, read, resized=how)
 
-    def _old_size(self, owned):
+    def _old_size(self, one):
         """Return the stated grid of a table of offsets between patches, None if the shape shows it."""
-        return self._stored_grid if isinstance(owned.layer, AttentionBias) else None
+        return self._stored_grid if isinstance(one.layer, AttentionBias) else None
 
     def _join(self, variable, rule, shape):
         """Return the value of a variable in memory of its own; the arrays of the file may be views of it."""
@@ -169,31 +174,31 @@ class Sources:
             )
         return array
 
-    def _table(self, owned):
-        """Return the source of a position table."""
-        config, variable, method = self.config, owned.variable, self.method(owned.layer)
-        tables = {owned.stored_name: ("class",)} if self.layout is None else self.layout.position_tables
+    def _table(self, one):
+        """Return the assignment of a position table."""
+        config, variable, method = self.config, one.variable, self.method(one.layer)
+        tables = {one.stored_name: ("class",)} if self.layout is None else self.layout.position_tables
         name = next((name for name in tables if name in self.entries), None)
         if name is None:
             problem = f"{next(iter(tables), 'a position table')} (for {variable.path})"
-            return Source(variable, problem=problem, is_in_file=False)
+            return Assignment(variable, problem=problem, is_in_file=False)
         entry, new_grid, class_rows = self.entries[name], config.table_grid, config.num_position_rows
         if len(entry.shape) != 3 or (entry.shape[0], entry.shape[2]) != (1, config.hidden_dim) or not entry.is_floating:
             got = f"{entry.dtype} of shape {entry.shape}"
             wanted = f"floating point of shape (1, rows, {config.hidden_dim})"
-            return Source(variable, (name,), problem=f"{name}: {got}, the model needs {wanted}")
+            return Assignment(variable, (name,), problem=f"{name}: {got}, the model needs {wanted}")
         if too_large := _too_large(name, entry, variable):
-            return Source(variable, (name,), problem=too_large)
+            return Assignment(variable, (name,), problem=too_large)
         num_class = self._num_tokens("class_token/class_token", config.num_class_tokens)
         num_registers = self._num_tokens("class_token/registers", config.num_registers)
         of_file = num_class, num_registers, self._stored_grid
         try:
             prefix, grid = PositionTable.of(entry.shape[1], tables[name], *of_file).split(new_grid)
         except ValueError as error:
-            return Source(variable, (name,), problem=f"{name}: {error}")
+            return Assignment(variable, (name,), problem=f"{name}: {error}")
         if prefix and class_rows < config.num_class_tokens:
             problem = f"{name}: it has positions of class tokens; the model has embedding.class_position=False"
-            return Source(variable, (name,), problem=problem)
+            return Assignment(variable, (name,), problem=problem)
         if prefix > class_rows:
             self._register_rows = lambda: entry.read()[:, class_rows:prefix]
 
@@ -206,7 +211,7 @@ class Sources:
             return np.concatenate([rows, zeros, resized], axis=1)
 
         told = f"{name}: {grid[0]} x {grid[1]} -> {new_grid[0]} x {new_grid[1]} ({method})"
-        return Source(variable, (name,), read, resized=None if grid == new_grid else told)
+        return Assignment(variable, (name,), read, resized=None if grid == new_grid else told)
 
     def _num_tokens(self, path, own):
         """Return the number of class tokens or registers of the file; the model's if one of them has no such array."""
