@@ -38,7 +38,7 @@ def test_refusal_of_arguments(student, arguments, message):
 @for_each(
     ("teacher", "message"),
     [
-        (lambda _: make_teacher(classes=4), "teacher must have 5 classes; 'teacher' has 4"),
+        (lambda _: make_teacher(classes=4), "teacher must have the student's 5 classes; 'teacher' has 4"),
         (lambda _: make_teacher("sigmoid"), "teacher must give logits or softmax; 'teacher' ends in sigmoid"),
         (lambda student: student, "teacher must share no weights with the student; 'tiny' does"),
         (lambda student: of_pixels(keras_vit.clone(student)), "'tiny_of_pixels' takes uint8 of"),
@@ -63,7 +63,7 @@ def test_refusal_of_students(student, make_model):
     with pytest.raises(ValueError, match="student must give logits or softmax; 'tiny' ends in sigmoid"):
         Distiller(make_model(classifier_activation="sigmoid"), make_teacher())
     rescaled, other = of_pixels(student), make_model(channels=1)
-    with pytest.raises(ValueError, match="'tiny_of_pixels' does not"):
+    with pytest.raises(ValueError, match="'tiny_of_pixels' changes them first"):
         Distiller(rescaled, keras_vit.clone(student))
     with pytest.raises(ValueError, match=r"of shape \(None, 16, 16, 1\); 'tiny' takes float32 of .* 16, 3\)"):
         Distiller(other, student)

@@ -82,7 +82,7 @@ def test_a_layer_that_was_called_outside_the_model_as_well(make_model, make_imag
 
 def test_a_layer_that_the_model_calls_several_times_is_refused(make_model):
     model = make_model(position_placement="shared")
-    with pytest.raises(ValueError, match="'position_embs' is called 2 times"):
+    with pytest.raises(ValueError, match="got 'position_embs', called 2 times"):
         feature_extractor(model, ["block_00", "position_embs"])
     assert tuple(feature_extractor(model, "block_00").outputs[0].shape) == (None, 4, 4, 16)
 

@@ -86,5 +86,5 @@ def test_survives_serialisation(name):
 
 
 def test_decays_come_after_the_warmup():
-    with pytest.raises(ValueError, match=r"decay_at must be after \d+ of \d+ steps; got \(0.3, 0.6\)"):
+    with pytest.raises(ValueError, match=r"after the warm-up; got decay_at=\(0.3, 0.6\) with a warm-up of 40 of 100"):
         create_schedule("step", 0.1, 100, warmup_steps=40, decay_at=(0.3, 0.6))
