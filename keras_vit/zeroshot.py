@@ -20,7 +20,7 @@ from keras_vit.compat.inference import inference
 from keras_vit.config.text import TextConfig
 from keras_vit.files import MAX_JSON
 from keras_vit.models import VisionTransformer, check_not_quantized, with_head
-from keras_vit.models.encoder import check_model, is_projection
+from keras_vit.models.encoders import check_model, is_projection
 from keras_vit.models.text import ends, shortened
 from keras_vit.typing import PathLike
 

@@ -166,7 +166,8 @@ def create_model(
     fields = {**(foreign.arguments if foreign else {}), **flattened(arguments)}
     if weights is None:
         config = row.config(image_size=size or row.image_size, **fields)
-        preprocessing = preprocessing or suited(config, row.preprocessing)
+        if row.preprocessing is not None:
+            preprocessing = preprocessing or suited(config, row.preprocessing)
         about: dict[str, Any] = {"preprocessing": preprocessing, "labels": labels, "name": name}
         return build_at_once(lambda: MODELS[row.config_class](config, **about))
     found = locate(weights, variant, size or row.image_size)

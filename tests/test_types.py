@@ -32,7 +32,7 @@ def test_surface_is_found():
     names = {public.name for public in SURFACE}
     assert {
         "keras_vit.zoo.ViT_B16",
-        "keras_vit.models.encoder.Encoder.labels",
+        "keras_vit.models.base.ImageModel.labels",
         "keras_vit.layers.transformer_block.MlpBlock.__init__",
         "keras_vit.config.base.Config.replace",
         "keras_vit.training.recipe.Recipe.compile",

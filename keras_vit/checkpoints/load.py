@@ -21,7 +21,7 @@ from keras_vit.config.preprocessing import suited
 from keras_vit.logs import LOGGER
 from keras_vit.models import build_model
 from keras_vit.models.base import ImageModel
-from keras_vit.models.encoder import check_model
+from keras_vit.models.encoders import check_model
 from keras_vit.models.layer_states import keep_resize, lora_layers
 from keras_vit.progress import progress
 from keras_vit.typing import PathLike

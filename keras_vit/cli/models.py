@@ -9,7 +9,7 @@ import keras_vit
 from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.models.base import ImageModel
-from keras_vit.models.encoder import described
+from keras_vit.models.encoders import described
 from keras_vit.zoo import variant_name
 
 _SAVED = ".keras"

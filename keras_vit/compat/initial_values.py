@@ -15,7 +15,8 @@ import numpy as np
 
 from keras_vit.compat import private_names
 
-_GLOBAL = "keras.src.backend.common.global_state.get_global_attribute"
+_state = private_names.find("keras.src.backend.common.global_state.get_global_attribute")
+_CAN_DEFER = private_names.has("get_global_attribute", "_deferred_initialize")
 _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}  # Windows has none
 
 
@@ -29,7 +30,7 @@ def build_deferred(build):
         Pair (result of `build`, list of its variables, which have shapes but no values yet). Pass the list to
         `initialise`, or drop both. Without values, even a model of gigabytes uses almost no memory.
     """
-    if not _can_defer():
+    if not _CAN_DEFER:
         result = build()
         return result, list(getattr(result, "variables", ()))
     outer = list(_pending())
@@ -45,7 +46,7 @@ def build_deferred(build):
 def build_at_once(build):
     """Return `build()`; all variables are allocated at the end, which takes a fifth less time for a ViT-B/16."""
     # Nothing may be allocated inside a scope.
-    if not _can_defer() or private_names.find(_GLOBAL)("stateless_scope") is not None:
+    if not _CAN_DEFER or _state("stateless_scope") is not None:
         return build()
     result, pending = build_deferred(build)
     initialise(pending)
@@ -61,10 +62,9 @@ def initialise(variables, values=None):
             so do not reuse the array. Other variables use their own initializers. Each callable runs when its variable
             is allocated, so only one array is in memory at a time.
     """
-    can_defer = _can_defer()
     for variable in variables:
         read = (values or {}).get(id(variable))
-        if can_defer:
+        if _CAN_DEFER:
             if read is not None and hasattr(variable, "_initializer"):
                 variable._initializer, read = _constant(read), None
             variable._deferred_initialize()
@@ -84,13 +84,9 @@ def aligned_zeros(shape, dtype):
     return np.frombuffer(memory, "u1", size).view(dtype).reshape(shape)
 
 
-def _can_defer():
-    return private_names.has("get_global_attribute", "_deferred_initialize")
-
-
 def _pending():
     """Return the list in which Keras keeps the variables without values."""
-    return private_names.find(_GLOBAL)("uninitialized_variables", [], set_to_default=True)
+    return _state("uninitialized_variables", [], set_to_default=True)
 
 
 def _constant(read):

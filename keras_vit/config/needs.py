@@ -4,7 +4,6 @@ import operator
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from keras_vit.config.fields import fields_of
 from keras_vit.files import read_toml
 
 
@@ -82,7 +81,7 @@ def conflicts(config: Any, *users: Choice) -> Iterator[str]:
 
 
 def _default(config, argument):
-    return fields_of(type(config))[argument].default
+    return _VALUE[argument](type(config))  # a dataclass has the defaults of its fields as attributes
 
 
 def _without(effect, need, choice, config):

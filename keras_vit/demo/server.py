@@ -39,7 +39,7 @@ def build_page(model: ImageModel | None = None, weights: str = "as given") -> "g
     page = _page()
     if model is not None:
         from keras_vit.evaluation.outputs import check_classifier, check_preprocessing
-        from keras_vit.models.encoder import check_model
+        from keras_vit.models.encoders import check_model
 
         check_classifier(model)
         check_model(model)

@@ -11,8 +11,7 @@ from keras_vit.compat.inference import inference
 from keras_vit.data import images as readers
 from keras_vit.data.preprocessing import check
 from keras_vit.models.base import ImageModel
-from keras_vit.models.encoder import described
-from keras_vit.models.encoders import find_encoders, labels_of, preprocessing_of, score_activations
+from keras_vit.models.encoders import described, find_encoders, labels_of, preprocessing_of, score_activations
 from keras_vit.models.training_warnings import look_at
 from keras_vit.progress import progress
 

@@ -3,7 +3,7 @@
 import functools
 import pathlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -13,11 +13,12 @@ from keras_vit.compat.fit import DistributedFit
 from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.unseen import differences, to_text, whole
 from keras_vit.models import weights_files
-from keras_vit.models.encoder import STANDARDISATION, Encoder
-from keras_vit.models.encoders import count_classes, keep_class_names, shared_graph
+from keras_vit.models.encoders import Encoder, count_classes, keep_class_names, shared_graph
 from keras_vit.models.layer_states import layer_states, lora_layers, quantize, restart_lora, restore_layer_states
 from keras_vit.models.training_warnings import ADVICE, check_losses, images_in, look_at
 from keras_vit.typing import PathLike, Tensor
+
+STANDARDISATION = "preprocessing"  # the layer of a model with include_preprocessing
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -115,6 +116,8 @@ class ImageModel(Encoder, Model):
     """
 
     config_class: Any = None  # a subclass of `ImageConfig`
+    _config: Any
+    _preprocessing: Preprocessing | None  # None until it is asked for: the official one
 
     def __init__(
         self,
@@ -170,6 +173,91 @@ class ImageModel(Encoder, Model):
         self.names_prefix: tuple[str, str] | None = None  # (marker of a layout, start of the names in its file)
         self.table_method: str | None = None  # method of resizing the position tables of the file
         self.max_tokens: int | None = None  # that the file states for images in their own aspect ratios
+
+    @property
+    def config(self) -> ImageConfig:
+        """Return the frozen config of the model, with all defaults filled in."""
+        return self._config
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """Return or set the `Preprocessing` of the images; None sets the official one.
+
+        Its size is the model's image size; a model for images of any size accepts every size. With
+        `include_preprocessing`, its `in_model` is True, and setting it changes the mean and std of the layer
+        `preprocessing`.
+        """
+        if self._preprocessing is None:
+            self._preprocessing = self._official_preprocessing()
+        return self._preprocessing
+
+    @preprocessing.setter
+    def preprocessing(self, value: Preprocessing | None) -> None:
+        self._preprocessing_source = "default" if value is None else "stated"
+        self._preprocessing = None if value is None else self._checked_preprocessing(value)
+        if self._config.include_preprocessing:
+            layer, (scale, offset) = self.get_layer(STANDARDISATION), standardisation(self.preprocessing)
+            if (layer.scale, layer.offset) != (scale, offset):
+                layer.scale, layer.offset = scale, offset
+                # Compiled functions hold the old values.
+                self.train_function = self.test_function = self.predict_function = None
+
+    def _official_preprocessing(self):
+        config, half = self._config, (0.5,) * self._image_channels
+        value = Preprocessing(size=config.fixed_size or config.usual_size, mean=half, std=half)
+        value = value if self._cut_size is None else value.native(self._cut_size)
+        return value.replace(in_model=config.include_preprocessing)
+
+    def _checked_preprocessing(self, value):
+        if not isinstance(value, Preprocessing):
+            raise TypeError(f"preprocessing must be a keras_vit.Preprocessing or None; got {value!r}")
+        wanted = self._config.fixed_size or value.image_size, self._image_channels, self._cut_size
+        if (value.image_size, value.channels, value.patch_size) != wanted:
+            raise ValueError(
+                f"preprocessing must give images of the model's image_size {self._config.image_size} and {wanted[1]} "
+                f"channels, and patch_size={wanted[2]}; got {value.image_size}, {value.channels} and "
+                f"{value.patch_size} (Preprocessing.at and Preprocessing.native change them)"
+            )
+        return value.replace(in_model=self._config.include_preprocessing)
+
+    @property
+    def _image_channels(self):
+        return 1 if self._config.channels == 1 else 3
+
+    @property
+    def _cut_size(self):
+        """Return the size of patches that are cut before they reach the model, None if the model cuts them."""
+        config = self._config
+        return config.field("patch_size") if config.field("embedding.images_per_sequence") else None
+
+    @property
+    def preprocessing_source(self) -> str:
+        """Return how `preprocessing` is known: `"stated"`, `"default"` or `"assumed"`.
+
+        It is `"stated"` if the weights or the user set it, and `"assumed"` if the weights file does not state it and
+        comes from a library whose models use different preprocessings. Otherwise it is `"default"`.
+        """
+        return self._preprocessing_source
+
+    def assume_preprocessing(self) -> None:
+        """Mark the preprocessing as assumed: it may not be the one the weights need."""
+        self._preprocessing_source = "assumed"
+
+    @property
+    def labels(self) -> tuple[str, ...] | None:
+        """Return or set the class names, one per logit, as a tuple, or None."""
+        return self._labels
+
+    @labels.setter
+    def labels(self, value: Sequence[str] | None) -> None:
+        if value is not None:
+            is_sequence = isinstance(value, Iterable) and not isinstance(value, (str, set, frozenset, Mapping))
+            if not is_sequence or not all(isinstance(label, str) for label in value):
+                raise TypeError(f"labels must be a sequence of strings or None; got {value!r}")
+            value = tuple(value)
+            if len(value) != self._config.classes:
+                raise ValueError(f"labels must name each of the {self._config.classes} classes; got {len(value)} names")
+        self._labels = value
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
         # Inputs may be lists and dicts; a dict of coordinates and patches is sorted.
@@ -231,13 +319,13 @@ class ImageModel(Encoder, Model):
         super().save_weights(filepath, *args, **kwargs)
         is_known = self._preprocessing_source != "assumed"
         weights_files.state(
-            filepath, to_text(self._config, self._preprocessing if is_known else None, model=whole(self._config))
+            filepath, to_text(self._config, self.preprocessing if is_known else None, model=whole(self._config))
         )
 
     def get_config(self):
         return {
             "config": self._config.to_dict(),
-            "preprocessing": self._preprocessing.to_dict(),
+            "preprocessing": self.preprocessing.to_dict(),
             "preprocessing_source": self._preprocessing_source,
             "labels": None if self._labels is None else list(self._labels),
             "weights_source": self.weights_source,
@@ -263,6 +351,14 @@ class ImageModel(Encoder, Model):
     def _other_arguments(cls, config):
         """Return the constructor's arguments other than the config, from `get_config`."""
         return {}
+
+
+def standardisation(preprocessing):
+    """Return scale and offset for `Rescaling`, from pixel values in [0, 255] to (x / 255 - mean) / std."""
+    mean, std = preprocessing.mean, preprocessing.std
+    # Of rank 3, because Keras reshapes vectors under image_data_format="channels_first".
+    scale, offset = [1 / (255 * s) for s in std], [-m / s for m, s in zip(mean, std, strict=True)]
+    return [[scale]], [[offset]]
 
 
 def make_head(config, name="head", kernel_initializer="zeros"):

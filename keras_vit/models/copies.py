@@ -10,7 +10,7 @@ from keras import ops
 from keras_vit.compat.graph import inner_layers, owned_variables, sublayers
 from keras_vit.compat.initial_values import build_deferred, initialise
 from keras_vit.layers.patches import resize_patch_kernel
-from keras_vit.models.encoder import Encoder, check_model
+from keras_vit.models.encoders import Encoder, check_model
 from keras_vit.models.layer_states import enable_lora_as_in, has_lora
 
 HEADS = ("head", "head_dist")  # a distilled model has both

@@ -15,10 +15,9 @@ from keras_vit.layers.feature_pyramid import Enlarge
 from keras_vit.layers.patches import PatchMap
 from keras_vit.layers.position_grid import RESIZE_METHODS
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
-from keras_vit.models.base import ImageModel, Model
+from keras_vit.models.base import ImageModel, Model, standardisation
 from keras_vit.models.copies import HEADS, ModelT, check_not_quantized, copy_of, is_of_head
-from keras_vit.models.encoder import check_model, is_projection, standardisation
-from keras_vit.models.encoders import preprocessing_of
+from keras_vit.models.encoders import check_model, is_projection, preprocessing_of
 from keras_vit.models.layer_states import layer_states
 from keras_vit.typing import Size
 

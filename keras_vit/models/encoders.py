@@ -1,13 +1,53 @@
 """Inspection of a Keras model: the models of this package inside it, its images, layers and output activation."""
 
 import warnings
+from typing import Any
 
 import keras
 
 from keras_vit.compat.graph import graph_calls
 from keras_vit.config import ImageConfig, Preprocessing
-from keras_vit.models.encoder import Encoder
 from keras_vit.models.training_model import TrainingModel
+
+
+class Encoder:
+    """Mark the models of this package, for the functions below.
+
+    `ImageModel` is the only subclass.
+
+    Attributes:
+        config, preprocessing, labels: as in `ImageModel`.
+    """
+
+    config: Any
+    preprocessing: Any
+    labels: Any
+    get_layer: Any
+
+
+def is_projection(model):
+    """Return whether the head of a model is a projection to features, as that of a CLIP, and not a classifier."""
+    config = model.config
+    return config.include_top and config.field("head.bias") is False and not config.field("head.normalize")
+
+
+def check_model(model):
+    """Return `model` if it is a model of this package; otherwise raise `TypeError`."""
+    if not isinstance(model, Encoder):
+        raise TypeError(f"model must be a model of keras_vit; got {described(model)}")
+    return model
+
+
+def described(model):
+    """Return a description of an object that is not a model of this package, with a hint if one is known."""
+    layers = model.layers if isinstance(model, keras.Model) else ()
+    name = type(model).__name__
+    inside = [layer.name for layer in layers if isinstance(layer, Encoder)]
+    if inside:
+        return f"{name} around one (give model.get_layer({inside[0]!r}))"
+    if any(type(layer).__module__.startswith("keras_vit.layers") for layer in layers):
+        return f"{name} with keras_vit layers, as from keras.models.clone_model (keras_vit.clone(model) copies a model)"
+    return name
 
 
 def find_encoder(model):

@@ -11,7 +11,7 @@ from keras_vit import checks
 from keras_vit.compat.graph import keep_beside_graph
 from keras_vit.layers.patches import cut_patches
 from keras_vit.models.base import Model
-from keras_vit.models.encoder import described
+from keras_vit.models.encoders import described
 from keras_vit.models.scanned import check_unscanned
 from keras_vit.models.training_model import TrainingModel
 from keras_vit.models.vit import VisionTransformer

@@ -10,8 +10,7 @@ import numpy as np
 
 from keras_vit.compat.batch_parts import LOOKED_AT
 from keras_vit.compat.labels import parts_here
-from keras_vit.models.encoder import Encoder
-from keras_vit.models.encoders import output_activation, preprocessing_of
+from keras_vit.models.encoders import Encoder, output_activation, preprocessing_of
 
 ADVICE = (
     "prepare them as keras_vit.preprocess does, (x / 255 - mean) / std, or build the model with "

@@ -18,7 +18,7 @@ from keras_vit.layers import (
     TransformerBlock,
 )
 from keras_vit.layers.base import NORM_LAYERS
-from keras_vit.layers.forms import absent, is_compiled_by_jax
+from keras_vit.layers.forms import is_compiled_by_jax
 from keras_vit.layers.patches import PatchCoordinates, PatchMap, PatchPlaces, RepeatedPrefix
 from keras_vit.layers.pooling import POOLINGS
 from keras_vit.layers.position_bias import AttentionBias, RelativePositions
@@ -328,17 +328,19 @@ def _block(config, index):
 
 def _pool(blocks, positions, maps, config):
     """y = LN(z_L^0), Eq. 4, or another pooling. Return a list with the features of each head."""
-    norm = _norm(config, "encoder_norm") if config.norm_position != "none" else absent
-    before, after = (absent, norm) if config.norm_position == "after_pooling" else (norm, absent)
+    norm = None if config.norm_position == "none" else _norm(config, "encoder_norm")
     if config.head.neck is not None:
         patches = PatchMap(config.patch_size, config.embedding.pad, dtype=config.dtype, name="neck_map")
         blocks = [Neck(config.head.neck, dtype=config.dtype, name="neck")(patches(blocks[-1], maps))]
-    tokens = [before(block) for block in blocks[-config.head.num_blocks :]]
+    tokens = blocks[-config.head.num_blocks :]
+    if config.norm_position == "before_pooling":
+        tokens = [norm(block) for block in tokens]
     tokens = tokens if len(tokens) > 1 else tokens[0]
     if config.pooling in UNPOOLED:
         return [tokens]
     ids = [positions["sequence_ids"]] if "sequence_ids" in positions else []
-    return [after(pooling(tokens, *ids)) for pooling in _poolings(config)]
+    pooled = [pooling(tokens, *ids) for pooling in _poolings(config)]
+    return [norm(features) for features in pooled] if config.norm_position == "after_pooling" else pooled
 
 
 def _poolings(config):

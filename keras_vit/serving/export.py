@@ -18,8 +18,7 @@ from keras_vit.data import images as readers
 from keras_vit.evaluation.outputs import check_classifier, check_preprocessing, has_zero_head, logit_names
 from keras_vit.logs import LOGGER
 from keras_vit.models import ImageModel, Model, clone, merge_lora
-from keras_vit.models.encoder import check_model
-from keras_vit.models.encoders import find_encoder, labels_of, preprocessing_of, shared_graph
+from keras_vit.models.encoders import check_model, find_encoder, labels_of, preprocessing_of, shared_graph
 from keras_vit.models.layer_states import lora_layers
 from keras_vit.serving.formats import FORMATS, check_packages, resolve_options
 from keras_vit.serving.self_check import (

@@ -175,7 +175,7 @@ def test_table_names_needs_and_fields():
     met = {need for one in needs._CHOICES for need in (*one.gives, *one.breaks)}
     assert {*wanted, "pixels"} == met == set(needs._NEEDS) == {*CASES, "pixels"}  # a MaskedAutoencoder needs pixels
     for one in needs._CHOICES:
-        default, values = needs._default(TINY, one.argument), needs.values_of(one.argument)
+        default, values = fields_of(ViTConfig)[one.argument].default, needs.values_of(one.argument)
         assert one.argument in fields_of(ViTConfig), one
         assert values == ["set"] or default is None or default in values, one
         assert all(len(needs._NEEDS[need]) == 2 for need in one.breaks), one
