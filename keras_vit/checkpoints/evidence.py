@@ -231,21 +231,21 @@ def _recognise(checkpoint, family, library):
         family: family of the config to search, None for any.
         library: library of the layout, `keras`, or `auto` for any.
     """
-    prefix = ""
+    wrapper = ""
     if library == "keras" or (checkpoint.kind == "h5" and library == "auto"):
         found = {_CLASSES.get((checkpoint.config_json or {}).get("class_name"), family): None}
     elif not (found := _found(checkpoint.entries, library)):
-        checkpoint, prefix, found = _unwrapped(checkpoint, library)
+        checkpoint, wrapper, found = _unwrapped(checkpoint, library)
     known = {layout.library for layout in names.LAYOUTS.get(family, {}).values()}
     if family is not None and library not in ("auto", "keras", *known):
         choices = ", ".join((*sorted(known), "keras"))
         raise ValueError(f"layout must be one of {choices} for this model; got layout={library!r}")
     for held, layout in found.items():
         if family in (None, held):
-            return checkpoint, prefix, held, layout
+            return checkpoint, wrapper, held, layout
     if library not in ("auto", "keras"):  # the arrays decide what is missing
         layout = next(layout for layout in names.LAYOUTS[family].values() if layout.library == library)
-        return checkpoint, prefix, family, layout
+        return checkpoint, wrapper, family, layout
     arrays = checks.shortened(", ".join(sorted(checkpoint.entries)[:5])) or "no array at all"
     is_of = f"holds those of {_FAMILIES[next(iter(found))]}" if found else f"holds {arrays} ..."
     known = ", ".join((*sorted(known or LIBRARIES), "keras"))
@@ -260,21 +260,21 @@ def _found(entries, library):
 
 
 def _unwrapped(checkpoint, library):
-    """Return a file without the prefix, such as `module.`, that most of its arrays share, the prefix, and the layouts.
+    """Return a file without its wrapper, the wrapper, and the layouts.
 
-    It is a prefix that the aliases of no layout drop. A head may be outside of it. If no layout has the names without
-    the prefix either, it stays.
+    A wrapper is a prefix, such as `module.`, that most of its arrays share and that the aliases of no layout drop. A
+    head may be outside of it. If no layout has the names without it either, it stays.
     """
-    entries, prefix = checkpoint.entries, ""
+    entries, wrapper = checkpoint.entries, ""
     for _ in range(_MOST_PREFIXES if entries else 0):
         starts = collections.Counter(re.match(r"([^./]+[./])?", name)[0] for name in entries)
         start, count = starts.most_common(1)[0]
-        entries, prefix = {name.removeprefix(start): entry for name, entry in entries.items()}, prefix + start
+        entries, wrapper = {name.removeprefix(start): entry for name, entry in entries.items()}, wrapper + start
         if not start or 2 * count < len(entries) or len(entries) < len(checkpoint.entries):
             break
         if found := _found(entries, library):
             renamed = {name: dataclasses.replace(entry, name=name) for name, entry in entries.items()}
-            return dataclasses.replace(checkpoint, entries=renamed), prefix, found
+            return dataclasses.replace(checkpoint, entries=renamed), wrapper, found
     return checkpoint, "", {}
 
 

@@ -20,7 +20,7 @@ from keras_vit.checkpoints.entries import Checkpoint, Entry
 from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.match import make_plan
 from keras_vit.checkpoints.names.rules import fits, to_theirs
-from keras_vit.checkpoints.readers import PROCESSORS, open_checkpoint
+from keras_vit.checkpoints.readers import IMAGE_PROCESSOR, PROCESSOR, open_checkpoint
 from keras_vit.checkpoints.written_json import CannotHold, huggingface_json
 from keras_vit.compat.graph import owned_variables
 from keras_vit.compat.initial_values import build_deferred
@@ -84,8 +84,8 @@ def _libraries(model):
 def _write(model, autoencoder, path, layout):
     rules, arrays, metadata, texts = _contents(model, autoencoder, path, layout)
     is_folder, layout = bool(texts), rules.library
-    if is_folder and (path / PROCESSORS[0]).exists():
-        reason = f"{PROCESSORS[0]}, which takes precedence over the {PROCESSORS[1]} that is written"
+    if is_folder and (path / PROCESSOR).exists():
+        reason = f"{PROCESSOR}, which takes precedence over the {IMAGE_PROCESSOR} that is written"
         raise ValueError(f"path must be a folder without {reason}; got {str(path)!r} (use another folder)")
     weights = path / "model.safetensors" if is_folder else path
     if rules.suffix == ".npz":

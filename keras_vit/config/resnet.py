@@ -95,7 +95,7 @@ class ResNetConfig(_Root, Config):
         return -(-height // stride), -(-width // stride)
 
 
-def stride_of(stage_sizes: Any) -> int:
+def stride_of(stage_sizes: Sequence[int] | None) -> int:
     """Return the pixels of an image per cell of the feature map of a ResNet with these stages; None is no ResNet."""
     return 1 if stage_sizes is None else 4 * 2 ** max(len(stage_sizes) - 1, 0)
 

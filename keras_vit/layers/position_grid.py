@@ -154,7 +154,7 @@ class ResizedTables(Layer):
 
     @property
     def resize_method(self) -> str:
-        """Return the method for tables from Keras files and for `keras_vit.resize`."""
+        """Return the authors' method, also for `keras_vit.resize` and Keras files."""
         return getattr(self, "resize", None) or self.usual_method
 
     @property

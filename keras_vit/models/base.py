@@ -193,8 +193,8 @@ class ImageModel(Encoder, Model):
 
     @preprocessing.setter
     def preprocessing(self, value: Preprocessing | None) -> None:
-        self._preprocessing_source = "default" if value is None else "stated"
         self._preprocessing = None if value is None else self._checked_preprocessing(value)
+        self._preprocessing_source = "default" if value is None else "stated"
         if self._config.include_preprocessing:
             layer, (scale, offset) = self.get_layer(STANDARDISATION), standardisation(self.preprocessing)
             if (layer.scale, layer.offset) != (scale, offset):

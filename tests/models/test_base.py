@@ -286,7 +286,7 @@ def test_preprocessing_that_does_not_fit_is_refused(value, error, message, make_
         model.preprocessing = value
     with pytest.raises(error, match=message):
         make_model(preprocessing=value)
-    assert model.preprocessing == Preprocessing(size=16)
+    assert (model.preprocessing, model.preprocessing_source) == (Preprocessing(size=16), "default")
 
 
 @for_each(
