@@ -38,7 +38,7 @@ class Family:
     config: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
-    def values(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """Return the fields that it sets, with dots for nested ones."""
         return {"name": self.name, **flattened(self.config)}
 
@@ -48,7 +48,7 @@ class Variant:
     """A named architecture: a row of variants.tsv.
 
     The row has `architecture` and `defaults`. These follow from them: `config(...)` makes a config, `reference` is the
-    one without arguments, `values` are its fields, and `defining` are those fields that define the variant.
+    one without arguments, `fields` are its fields, and `defining` are those fields that define the variant.
 
     Attributes:
         name: such as `"ViT-B_16"`.
@@ -85,25 +85,25 @@ class Variant:
         return self.config(image_size=self.image_size)
 
     @functools.cached_property
-    def values(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         """Return the fields that it sets, with dots for nested ones; of a stem only those that define it."""
         declared = fields_of(self.config_class)
         names = [name for name, one in declared.items() if not one.is_part and name != "image_size"]
-        values = {name: self.reference.field(name) for name in names}
+        fields = {name: self.reference.field(name) for name in names}
         is_left = lambda name: name.startswith("stem.") and not declared[name].defines  # noqa: E731
-        return {name: value for name, value in values.items() if value is not None and not is_left(name)}
+        return {name: value for name, value in fields.items() if value is not None and not is_left(name)}
 
     @functools.cached_property
     def defining(self) -> dict[str, Any]:
         """Return the fields that define it; DeiTs with and without a distillation token have one name."""
         declared, free = fields_of(self.config_class), () if self.family else ("distilled",)
-        names = [name for name, one in declared.items() if one.defines and not one.optional and name not in free]
+        names = [name for name, one in declared.items() if one.defines and not one.changeable and name not in free]
         return {name: self.reference.field(name) for name in names if not declared[name].is_part}
 
     def config(self, **arguments: Any) -> ImageConfig:
         """Return the variant's config with these arguments; a field of a nested config may have a dot in its name."""
-        defaults = {name: value for name, value in self.defaults.items() if arguments.get(name) is None}
-        fields = {"name": self.name, **self.architecture, **arguments, **defaults}
+        missing = {name: value for name, value in self.defaults.items() if arguments.get(name) is None}
+        fields = {"name": self.name, **self.architecture, **arguments, **missing}
         nested = {name: fields.pop(name) for name in list(fields) if "." in name}
         config = self.config_class(**fields)
         return config.replace(**nested) if nested else config
@@ -132,14 +132,14 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 def _read_variants():
     """Yield the `Variant` of each line of variants.tsv."""
     configs = {config.__name__: config for config in MODELS}
-    # what defines the architecture of every family, whether it sets it or not
+    # What defines the architecture of every family, whether it sets it or not. Rows replace what has no default.
     declared = {name: one for name, one in fields_of(ViTConfig).items() if "." not in name}
-    fixed = {name: one.default for name, one in declared.items() if one.defines and not one.optional}
+    fixed = {name: one.default for name, one in declared.items() if one.defines and not one.changeable}
     for row in read_table("variants.tsv", ("architecture", "defaults", "preprocessing", "parameters", "macs")):
         family = FAMILIES.get(row.get("family"))
         if family is not None:
             fields = merged({**fixed, **family.config}, row["architecture"])
-            optional = {name: fields.pop(name) for name in names_of(ViTConfig, optional=True) if name in fields}
+            optional = {name: fields.pop(name) for name in names_of(ViTConfig, changeable=True) if name in fields}
             row |= {"architecture": fields, "defaults": {**optional, **row.get("defaults", {})}}
             row.setdefault("preprocessing", family.preprocessing)
         architecture = {name: tuple(v) if isinstance(v, list) else v for name, v in row["architecture"].items()}

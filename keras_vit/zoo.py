@@ -24,12 +24,14 @@ from keras_vit.config.base import NESTED, flattened
 from keras_vit.config.preprocessing import suited
 from keras_vit.models import MODELS, build_model
 from keras_vit.models.base import ImageModel
-from keras_vit.models.derived import OPEN_SIZES, resize
+from keras_vit.models.derived import OPEN_SIZES
+from keras_vit.models.derived import resize as resize_model
 from keras_vit.typing import Pair, PathLike, Size
 from keras_vit.variants import DESIGN, FAMILIES, VARIANTS, Variant
 
 BuildT = TypeVar("BuildT", bound=Callable[..., ImageModel])
 _SIZES = ("auto", "file", "any", "native")
+_NOT_OF_CONSTRUCTORS = ("variant", "pretrained", "arguments")  # arguments of `create_model`
 
 
 def constructor_name(variant: str) -> str:
@@ -103,7 +105,7 @@ def _or_for_any_size(build: BuildT) -> BuildT:
             return build(*args, image_size=image_size, **arguments)
         model = build(*args, image_size="file", **arguments)  # `record_on` sets its max_tokens and table_method
         pad, most = bool(model.config.field("embedding.pad")), model.max_tokens if image_size == "native" else None
-        return resize(model, image_size, model.table_method or "auto", pad, max_tokens=most)
+        return resize_model(model, image_size, model.table_method or "auto", pad, max_tokens=most)
 
     return cast(BuildT, build_or_open)
 
@@ -172,9 +174,9 @@ def create_model(
         return build_at_once(lambda: MODELS[row.config_class](config, **about))
     found = locate(weights, variant, size or row.image_size)
     fields = {**found.arguments, **fields}
-    wanted = row.config(image_size=size or row.image_size, **fields)  # only checked, before anything is downloaded
-    evidence = read_evidence(open_checkpoint(fetch(found)), wanted.family)
-    if not evidence.heads:  # a file without a head gets a new one
+    wanted = row.config(image_size=size or row.image_size, **fields)  # checks them before a download
+    evidence = read_evidence(open_checkpoint(fetch(found)), wanted.network)
+    if not evidence.head_arrays:  # a file without a head gets a new one
         fields = {"include_top": wanted.include_top, **fields}
     resolved = resolve(evidence, variant, {"image_size": size, **fields}, found.release)
     return build_loaded(resolved, evidence, preprocessing=preprocessing, labels=labels, name=name)
@@ -287,7 +289,7 @@ def describe(source: PathLike, *, variant: str | None = None, **arguments: Any) 
         sources=resolved.sources,
         unused=report.unused,
         preprocessing=resolved.preprocessing,
-        labels=resolved.labels if evidence.heads else None,
+        labels=resolved.labels,
         notes=(*report.notes, *resolved.notes),
     )
 
@@ -328,9 +330,9 @@ def _check_arguments(function, arguments, known, config_class):
 
 @functools.cache
 def _signature(variant):
-    """Return a constructor's signature: the arguments of `create_model` and the config fields with a default."""
+    """Return a constructor's signature: the arguments of `create_model`, and what the variant leaves open."""
     row = VARIANTS[variant]
-    parameters = list(inspect.signature(create_model).parameters.values())[1:-2]
+    parameters = [p for p in inspect.signature(create_model).parameters.values() if p.name not in _NOT_OF_CONSTRUCTORS]
     own_default = {"default": row.image_size, "annotation": Size | Literal["any", "native"]}
     parameters = [p.replace(**own_default) if p.name == "image_size" else p for p in parameters]
     keyword = inspect.Parameter.KEYWORD_ONLY
@@ -350,19 +352,19 @@ def constructor(name: str) -> Callable[..., ImageModel]:
     Args:
         name: name of the constructor, a key of `CONSTRUCTORS`.
     """
-    variant = VARIANTS[CONSTRUCTORS[name]]
+    row = VARIANTS[CONSTRUCTORS[name]]
 
     def construct(**arguments):
-        return create_model(variant.name, **arguments)
+        return create_model(row.name, **arguments)
 
-    construct.__name__ = construct.__qualname__ = constructor_name(variant.name)
-    setattr(construct, "__signature__", _signature(variant.name))  # noqa: B010 - mypy knows no such attribute
-    numbers = ", ".join(f"{name}={value}" for name, value in variant.architecture.items() if value is not None)
+    construct.__name__ = construct.__qualname__ = constructor_name(row.name)
+    setattr(construct, "__signature__", _signature(row.name))  # noqa: B010 - mypy knows no such attribute
+    numbers = ", ".join(f"{name}={value}" for name, value in row.architecture.items() if value is not None)
     construct.__doc__ = (
-        f"Build the model {variant.name}.\n\nSource: {variant.source}. Its architecture: {numbers}.\n\n"
-        f"Published weights: {', '.join(_aliases(variant.name)) or 'none'}; `keras_vit.list_weights({variant.name!r})` "
-        f"lists the files.\n\nArgs:\n{_argument_docs(variant.name)}\n\n"
-        f"Returns:\n    A `keras_vit.{MODELS[variant.config_class].__name__}`.\n\n"
+        f"Build the model {row.name}.\n\nSource: {row.source}. Its architecture: {numbers}.\n\n"
+        f"Published weights: {', '.join(_aliases(row.name)) or 'none'}; `keras_vit.list_weights({row.name!r})` "
+        f"lists the files.\n\nArgs:\n{_argument_docs(row.name)}\n\n"
+        f"Returns:\n    A `keras_vit.{MODELS[row.config_class].__name__}`.\n\n"
         "Raises:\n    ValueError: if a value is out of range, arguments contradict each other or the weights do not "
         "fit.\n"
         "    TypeError: if the model has no such argument.\n"

@@ -114,7 +114,7 @@ def _compare_model(folder, case, config):
         model.get_layer("head").set_weights([head["head/kernel"], head["head/bias"]])
     arrays, tolerance = _compare_outputs(model, folder, case)
     _compare_dialects(folder, config, arrays, tolerance)
-    if config.family == "vit" and (folder / "config.json").exists():
+    if config.network == "vit" and (folder / "config.json").exists():
         _compare_outputs(keras_vit.load(folder, image_size=config.image_size), folder, case)
 
 

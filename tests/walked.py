@@ -164,7 +164,7 @@ def model_of(config, seed):
 
 def forms(config):
     """Return the (layout, file name) pairs that a model can be written in."""
-    layouts = names.LAYOUTS[config.family].values()
+    layouts = names.LAYOUTS[config.network].values()
     found = {(rules.library, f"a{rules.suffix}") for rules in layouts}
     if found:
         found |= {("original", "a.npz"), ("original", "a.safetensors")}

@@ -144,7 +144,7 @@ def _family(group):
     drawn = [dict(entry) for entry in group.prose["drawn"]]
     titles = [", ".join([entry["model"], *list(entry)[1:]]) for entry in drawn]
     configs = [reference(entry.pop("model"), **entry) for entry in drawn]
-    is_compared = configs[0].family in ("vit", "swin") and configs[0].name != _BASELINE
+    is_compared = configs[0].network in ("vit", "swin") and configs[0].name != _BASELINE
     caption = "The parts from the image to the output."
     if is_compared:
         caption = f"The parts from the image to the output. What differs from [{_BASELINE}](vit.md) is marked."
@@ -176,7 +176,7 @@ def _numerics(group):
         config = config.resolve() if isinstance(config, ViTConfig) else config
         fields = config.to_dict()
         epsilon = fields.get("epsilon") or fields["gn_epsilon"]
-        resize = fields.get("embedding", {}).get("resize") or _RESIZES.get(config.family, "-")
+        resize = fields.get("embedding", {}).get("resize") or _RESIZES.get(config.network, "-")
         resize = "-" if fields.get("position_embedding") == "none" else resize
         images = _preprocessing((variant.preprocessing or Preprocessing()).at(config.image_size))
         line = (f"`{fields['gelu']}`" if "gelu" in fields else "-", number(epsilon), resize, images)

@@ -60,7 +60,7 @@ class Assignments:
     def __init__(self, layout, entries, path, config, resize="auto", stored_grid=None):
         self.layout, self.entries, self._stored_grid = layout, entries, stored_grid
         self._path, self.config, self._resize = path, config, resize
-        self._usual = _KERAS_RESIZE.get(config.family, "align_corners") if self.layout is None else self.layout.resize
+        self._usual = _KERAS_RESIZE.get(config.network, "align_corners") if self.layout is None else self.layout.resize
         self._register_rows = None  # reads the rows of a position table that belong to registers
 
     def method(self, layer):

@@ -23,7 +23,7 @@ from keras_vit.layers.position_grid import square_grid
 from keras_vit.models import MODELS
 
 _TYPES = read_toml("checkpoints/huggingface.toml")
-HF_TYPES = {name: _TYPES[row.get("is_part", name)] for name, row in _TYPES.items()}  # the model types of transformers
+HF_TYPES = {name: _TYPES[row.get("tower", name)] for name, row in _TYPES.items()}  # the model types of transformers
 # problem_type -> `classifier_activation`, for the scores that transformers' `ImageClassificationPipeline` returns
 PROBLEMS = {"single_label_classification": None, "multi_label_classification": "sigmoid", "regression": "linear"}
 _TIMM_KEYS = ("architecture", "model_args", "global_pool", "pretrained_cfg", "input_size")  # the last: timm < 0.9
@@ -35,7 +35,7 @@ class Stated:
 
     Attributes:
         stated: dict from any fields of our configs to values, with dots for nested ones. Our own metadata states those
-            with `About.stated`.
+            with `About.unseen`.
         stored_grid: (rows, columns) of its position table, None if the file states no image size.
         labels: tuple of class names, or None.
         preprocessing: `Preprocessing`, or None.
@@ -57,12 +57,12 @@ class Stated:
     saved_config: ImageConfig | None = None
 
 
-def read_stated(checkpoint, family, library):
+def read_stated(checkpoint, network, library):
     """Return the `Stated` of a file: config.json wins over our metadata.
 
     Args:
         checkpoint: see `readers.open_checkpoint`.
-        family: family of the arrays, `family` of a config.
+        network: `network` of the config of its model.
         library: whose names the arrays have, such as `timm`; None for a file from Keras.
 
     Raises:
@@ -72,40 +72,35 @@ def read_stated(checkpoint, family, library):
     path, values = checkpoint.path, checkpoint.config_json
     if library is None and values is not None:
         return _read_keras(path, values)
-    theirs, activation, hidden, notes = Stated(), None, {}, ()
+    theirs, classifier_activation, of_timm_name, notes = Stated(), None, {}, ()
     if values is not None:
         with named(repr(str(path.parent / ("open_clip_config.json" if "model_cfg" in values else "config.json")))):
             if "model_cfg" in values:
                 theirs = _read_openclip(values)
             elif any(key in values for key in _TIMM_KEYS):
-                theirs = _read_timm(values, family, library, checkpoint.entries)
+                theirs = _read_timm(values, network, library, checkpoint.entries)
             else:
-                theirs = _read_huggingface(values, family)
+                theirs = _read_huggingface(values, network)
             if (problem := values.get("problem_type")) is not None:
-                activation = one_of("problem_type", problem, PROBLEMS)
-            if theirs.timm_name is not None and family == "vit":
-                hidden, notes = of_architecture(theirs.timm_name, theirs.stated, checkpoint.entries)
-    preprocessing, processor = theirs.preprocessing, checkpoint.preprocessor
+                classifier_activation = one_of("problem_type", problem, PROBLEMS)
+            if theirs.timm_name is not None and network == "vit":
+                of_timm_name, notes = of_architecture(theirs.timm_name, theirs.stated, checkpoint.entries)
+    preprocessing, processor = theirs.preprocessing, checkpoint.processor
     if processor is not None:
         with named(repr(str(path.parent / (PROCESSOR if "image_processor" in processor else IMAGE_PROCESSOR)))):
-            usual = HF_TYPES.get((values or {}).get("model_type"), {}).get("processor")
-            of_processor = huggingface_preprocessing(processor.get("image_processor", processor), usual)
+            processor_class = HF_TYPES.get((values or {}).get("model_type"), {}).get("processor")
+            of_processor = huggingface_preprocessing(processor.get("image_processor", processor), processor_class)
             preprocessing = preprocessing or of_processor
     with named(f"the metadata of {str(path)!r}"):
         ours = from_text(checkpoint.metadata.get(KEY), str(path))
         if "preprocessing" in ours:
-            # The same weights fit a model with `include_preprocessing` and one without. A preprocessor_config.json has
-            # no rounding and a single bilinear interpolation, so it cannot distinguish these.
-            exact = Preprocessing.from_dict({**ours["preprocessing"], "in_model": False})
-            kind = "bilinear_antialias" if exact.interpolation == "bilinear" else exact.interpolation
-            alike = exact.replace(rounding="transformers", interpolation=kind)
-            is_exact = preprocessing is None or (bool(processor) and processor == ours.get("processor"))
-            if is_exact or alike in (preprocessing, preprocessing.at(preprocessing.image_size)):
-                preprocessing = exact
+            is_of_save = bool(processor) and processor == ours.get("processor")
+            preprocessing = _exact(preprocessing, ours["preprocessing"], is_of_save)
         labels = theirs.labels or _labels("labels", ours.get("labels"))
     saved = ours["model"]
-    activation = activation or (saved and saved.classifier_activation)
-    stated = ours["config"] | ({"classifier_activation": activation} if activation else {}) | hidden | theirs.stated
+    if classifier_activation := classifier_activation or (saved and saved.classifier_activation):
+        of_timm_name = {"classifier_activation": classifier_activation, **of_timm_name}
+    stated = ours["config"] | of_timm_name | theirs.stated
     return dataclasses.replace(
         theirs,
         stated=stated,
@@ -128,6 +123,25 @@ def named(file):
         raise ValueError(f"{file}: {checks.shortened(reason)}") from error
 
 
+def _exact(preprocessing, ours, is_of_save):
+    """Return the preprocessing of our metadata if that of the JSON files is the same, as far as they can say it.
+
+    A preprocessor_config.json has no rounding and a single bilinear interpolation.
+
+    Args:
+        preprocessing: `Preprocessing` of the JSON files, None without one.
+        ours: dict of a `Preprocessing`, from the metadata.
+        is_of_save: whether the JSON file is the one that `save_weights` wrote.
+    """
+    # The same weights fit a model with `include_preprocessing` and one without.
+    exact = Preprocessing.from_dict({**ours, "in_model": False})
+    kind = "bilinear_antialias" if exact.interpolation == "bilinear" else exact.interpolation
+    alike = exact.replace(rounding="transformers", interpolation=kind)
+    if preprocessing is None or is_of_save or alike in (preprocessing, preprocessing.at(preprocessing.image_size)):
+        return exact  # `at` leaves out what is about sequences of patches
+    return preprocessing
+
+
 def _read_keras(path, values):
     """Return the contents of the config.json in a `.keras` file, which has the whole config of its model."""
     with named(f"config.json in {str(path)!r}"):
@@ -147,24 +161,24 @@ def _read_keras(path, values):
 # --- Hugging Face
 
 
-def _read_huggingface(values, family):
-    known = [name for name, row in HF_TYPES.items() if row["family"] == family]
+def _read_huggingface(values, network):
+    known = [name for name, row in HF_TYPES.items() if row["network"] == network]
     model_type = values.get("model_type", known[0] if known else None)
     if model_type not in known:
         raise ValueError(f"model_type must be one of {', '.join(map(repr, known)) or None}; got {model_type!r}")
     row, labels = HF_TYPES[model_type], _labels("id2label", values.get("id2label"))
     values = values["vision_config"] if isinstance(values.get("vision_config"), dict) else values
     values = {**row.get("defaults", {}), **values}
-    fields, unread = checked(values, KEYS[row["keys"]])
+    fields, unread = checked(values, KEYS[row["dialect"]])
     if flag(values, "is_native"):
         fields["position_embedding"] = "sincos2d_mae"
-    if row["keys"] == "dinov3":
+    if row["dialect"] == "dinov3":
         if (fields["gelu"] == "silu") != fields["block.gated"]:
             raise ValueError(f"hidden_act must be 'silu' with use_gated_mlp, else a GELU; got {values['hidden_act']!r}")
         if fields["block.gated"]:
             del fields["gelu"]
     sizes = _sizes(values.get("image_size"), fields.get("patch_size"), "image_size")
-    sizes = {"stored_grid": square_grid(values["num_patches"])} if row["keys"] == "siglip2" else sizes
+    sizes = {"stored_grid": square_grid(values["num_patches"])} if row["dialect"] == "siglip2" else sizes
     listed = checks.shortened(", ".join(unread))
     notes = (f"config.json also has {listed}, which keras_vit does not read",) if unread else ()
     fields, published = {**fields, **row.get("config", {})}, tuple(row.get("published", ()))
@@ -213,8 +227,8 @@ def openclip_fields(model, values, part):
 # --- timm
 
 
-def _read_timm(values, family, library, entries):
-    arguments = of_words(values["architecture"], family) if values.get("architecture") is not None else {}
+def _read_timm(values, network, library, entries):
+    arguments = of_words(values["architecture"], network) if values.get("architecture") is not None else {}
     if values.get("global_pool") is not None:
         arguments["global_pool"] = values["global_pool"]
     arguments = {**arguments, **(values.get("model_args") or {})}
@@ -252,13 +266,13 @@ def _labels(key, names):
     if names is None:
         return None
     try:
-        named = {int(index): name for index, name in names.items()}
+        by_index = {int(index): name for index, name in names.items()}
     except (ValueError, AttributeError):
         raise ValueError(f"{key} must be an object with integer keys; got {names!r}") from None
     indices = range(len(names))
-    if set(named) != set(indices):
+    if set(by_index) != set(indices):
         raise ValueError(f"{key} must have the keys 0 to {len(names) - 1}; got {list(names)}")
-    labels = tuple(_class_name(f"{key}[{index}]", named[index]) for index in indices)
+    labels = tuple(_class_name(f"{key}[{index}]", by_index[index]) for index in indices)
     return None if labels == tuple(f"LABEL_{index}" for index in indices) else labels
 
 

@@ -21,14 +21,14 @@ _WITHOUT_ANY = ("timm", "vision_cfg", "text_cfg", "decoder")
 
 
 def _read_keys():
-    """Return {file: {key: (our field or None, check)}} of config_keys.tsv."""
+    """Return {dialect: {key: (our field or None, check)}} of config_keys.tsv."""
     rows = read_table("checkpoints/config_keys.tsv", ("check",))
-    files = dict.fromkeys(file for row in rows for file in row["files"].split())
+    dialects = dict.fromkeys(dialect for row in rows for dialect in row["dialects"].split())
     keys = {}
-    for file in files:
-        wanted = {file} if file in _WITHOUT_ANY else {file, "any"}
-        found = (row for row in rows if wanted & set(row["files"].split()))
-        keys[file] = {row["key"]: (row.get("field"), row["check"]) for row in found}
+    for dialect in dialects:
+        wanted = {dialect} if dialect in _WITHOUT_ANY else {dialect, "any"}
+        found = (row for row in rows if wanted & set(row["dialects"].split()))
+        keys[dialect] = {row["key"]: (row.get("field"), row["check"]) for row in found}
     return keys
 
 

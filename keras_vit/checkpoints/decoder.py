@@ -9,7 +9,7 @@ from keras_vit.checkpoints.shown import Variables
 from keras_vit.config import DecoderConfig
 
 KEY = "keras_vit_autoencoder"  # in the metadata of .safetensors: the settings as JSON
-FAMILY = DecoderConfig.family
+NETWORK = DecoderConfig.network
 _TRAINING = ("mask_ratio", "norm_pixels")  # settings of a `MaskedAutoencoder` that are no sizes of its decoder
 
 
@@ -22,7 +22,7 @@ def read_decoder(checkpoint):
         ValueError: if the file has no decoder.
     """
     path, config = repr(str(checkpoint.path)), checkpoint.config_json or {}
-    layout = names.detect(checkpoint.entries, FAMILY)
+    layout = names.detect(checkpoint.entries, NETWORK)
     if layout is None:
         raise ValueError(f"{path} must hold the decoder of a masked autoencoder; keras_vit.load reads an encoder alone")
     entries, _ = names.fold_entries(checkpoint.path, checkpoint.entries, layout)
@@ -37,7 +37,7 @@ def read_decoder(checkpoint):
     found = Variables(layout, entries)
     sizes |= zip(("hidden_dim", "mlp_dim"), found.get("decoder_block_0/mlp/dense1/kernel", ()), strict=False)
     sizes["num_layers"] = max(len({name.partition("/")[0] for name in found if name.startswith("decoder_block_")}), 1)
-    about = {"family": FAMILY, "layout": layout, "entries": entries}
+    about = {"network": NETWORK, "layout": layout, "entries": entries}
     return Evidence(checkpoint=checkpoint, **about), {**settings, "decoder": sizes}
 
 

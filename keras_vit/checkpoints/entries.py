@@ -44,7 +44,7 @@ class Checkpoint:
         entries: dict from array name to `Entry`.
         metadata: dict of the strings in the file's metadata.
         config_json: the `config.json` next to or inside the file, a dict, or None.
-        preprocessor: the `preprocessor_config.json` next to the file, or a `processor_config.json` that has an
+        processor: the `preprocessor_config.json` next to the file, or a `processor_config.json` that has an
             `image_processor`, a dict, or None.
     """
 
@@ -53,7 +53,7 @@ class Checkpoint:
     entries: Mapping[str, Entry]
     metadata: Mapping[str, str]
     config_json: Mapping | None = None
-    preprocessor: Mapping | None = None
+    processor: Mapping | None = None
 
 
 def as_float32(array, name):

@@ -20,7 +20,8 @@ from keras_vit.models import MODELS
 
 LAYOUT_CHOICES = ("auto", *LIBRARIES, "keras")
 
-_FAMILIES = {
+# `network` of a config -> what messages call it; files are recognised in this order
+_NETWORKS = {
     "vit": "a Vision Transformer",
     "bit": "a BiT ResNet",
     "swin": "a Swin Transformer",
@@ -42,17 +43,18 @@ class Evidence(Stated):
 
     Attributes:
         checkpoint: the open `Checkpoint`.
-        family: family of the config that its model has, such as `vit`.
+        network: `network` of the config of its model, such as `vit`; None for a file from Keras without a config.
         layout: its `Layout`, None for a file from Keras.
         entries: dict from name, in the form that the layout's rules use, to `Entry`; no buffers or optimizer state.
         unread: dict from the names of the other arrays of the file to the reason why they are not read.
-        of_layout: values that the layout implies and the file does not state, such as `gelu`; a dict like `stated`.
+        of_layout: dict like `stated`: values of `gelu`, `epsilon` and the style of a stem that files of the layout
+            have if they state nothing, as this one. `Layout.fields` are in `shown` instead.
         need_not_state: fields that the file need not state, because the names of its arrays show them, or the layout
             has only one value.
     """
 
     checkpoint: Checkpoint
-    family: str
+    network: str | None
     layout: Layout | None
     entries: dict
     unread: dict = dataclasses.field(default_factory=dict)
@@ -71,18 +73,18 @@ class Evidence(Stated):
         Raises:
             ValueError: for a file of Keras that does not state it.
         """
-        if self.family is None:
+        if self.network is None:
             path = str(self.checkpoint.path)
             raise ValueError(
                 f"{path!r} must state its config; it does not: use create_model(variant, weights={path!r})"
             )
-        return next(config for config in MODELS if config.family == self.family)
+        return next(config for config in MODELS if config.network == self.network)
 
     @functools.cached_property
     def _fields(self):
         """Return the pair of `shown_fields`; files from Keras show their head."""
         if self.layout is not None:
-            return shown_fields(self.family, self.layout, self.entries, self.stored_grid)
+            return shown_fields(self.network, self.layout, self.entries, self.stored_grid)
         width = next((shape[-1] for shape in self._shapes("pre_logits") if len(shape) == 2), None)
         head = {"include_top": True, "classes": self.classes, "representation_size": width}
         return (head if self.classes else {}), {}
@@ -110,7 +112,7 @@ class Evidence(Stated):
 
     @property
     def shows_vit(self) -> bool:
-        """Return whether its arrays show a whole Vision Transformer."""
+        """Return whether its arrays show a whole Vision Transformer; otherwise `class_token` stays unknown."""
         return "class_token" in self.shown
 
     @property
@@ -139,7 +141,7 @@ class Evidence(Stated):
         return (self.position_table and self.position_table.grid) or (side and (side, side))
 
     @functools.cached_property
-    def heads(self) -> Set:
+    def head_arrays(self) -> Set:
         """Return the set of the head arrays, by their names in `entries`."""
         return self._of_layer("head") | self._of_layer("head_dist")
 
@@ -178,85 +180,92 @@ class Evidence(Stated):
     @functools.cached_property
     def has_head_bias(self) -> bool:
         """Return whether the head of the file has a bias; timm's CLIPs have one that is zero, which does not count."""
-        return any(self.entries[name].read().any() for name in self.heads if name.endswith(("bias", "/1")))
+        return any(self.entries[name].read().any() for name in self.head_arrays if name.endswith(("bias", "/1")))
 
 
-def read_evidence(checkpoint, family=None, library="auto"):
+def read_evidence(checkpoint, network=None, library="auto"):
     """Return the `Evidence` of an open `Checkpoint`.
 
     Names, shapes and JSON files are read, but no array except the biases of keys and the grid of a file from Keras.
 
     Args:
         checkpoint: see `readers.open_checkpoint`.
-        family: `family` of the model's config: `vit`, `bit`, `swin` or `axial_resnet`; None accepts any family.
-        library: whose names the arrays have: `official`, `timm`, `huggingface`, `microsoft` (Swin), `original` or
-            `keras`; `auto` recognises them.
+        network: `network` of the model's config: `vit`, `bit`, `swin` or `axial_resnet`; None accepts any network.
+        library: whose names the arrays have, the argument `layout` of users: `official`, `timm`, `huggingface`,
+            `microsoft` (Swin), `original` or `keras`; `auto` recognises them.
 
     Raises:
-        ValueError: if no layout of the family matches the array names, two arrays have the same name in it, or the
-            file's config is of another family.
+        ValueError: if no layout of the network matches the array names, two arrays have the same name in it, or the
+            file's config is of another network.
     """
     checks.check_choice("layout", library, LAYOUT_CHOICES)
-    checkpoint, wrapper, family, layout = _recognise(checkpoint, family, library)
+    checkpoint, wrapper, network, layout = _recognise(checkpoint, network, library)
     entries, unread = names.fold_entries(checkpoint.path, checkpoint.entries, layout)
-    stated = read_stated(checkpoint, family, None if layout is None else layout.library)
-    of_layout, need_not_state, grid = {}, (), stated.stored_grid
+    in_json = read_stated(checkpoint, network, None if layout is None else layout.library)
+    of_layout, need_not_state, grid = {}, (), in_json.stored_grid
     if layout is not None:
-        entries = _without_masked(layout, entries, stated.saved_config)
+        entries = _without_masked(layout, entries, in_json.saved_config)
         grid = _axes_of_tables(layout, checkpoint) or grid
         usual = {"gelu": layout.gelu, "epsilon": layout.epsilon, "stem.style": layout.stem_style}
         # `match` compares what a file states with the model; for fields that it does not state, it compares these.
-        of_layout = {name: usual[name] for name in usual if usual[name] is not None and name not in stated.stated}
+        of_layout = {name: usual[name] for name in usual if usual[name] is not None and name not in in_json.stated}
         need_not_state = tuple(
             field for field, mark in layout.need_not_state.items() if any(re.search(mark, name) for name in entries)
         )
     elif _GRID in checkpoint.entries:
         grid = _read_grid(checkpoint)
-    notes = *stated.notes, *_notes(layout, unread)
+    notes = *in_json.notes, *_notes(layout, unread)
     notes += (f"the prefix {wrapper!r} of its array names is left out",) if wrapper else ()
-    published = stated.published or tuple(layout.families if layout else ())
-    about = {**vars(stated), "stored_grid": grid, "notes": notes, "published": published}
-    about |= {"layout": layout, "entries": entries, "unread": unread, "of_layout": of_layout}
-    family = family or (stated.saved_config and stated.saved_config.family)
-    return Evidence(**about, need_not_state=need_not_state, checkpoint=checkpoint, family=family)
+    published = in_json.published or tuple(layout.families if layout else ())
+    in_json = dataclasses.replace(in_json, stored_grid=grid, notes=notes, published=published)
+    return Evidence(
+        **vars(in_json),
+        checkpoint=checkpoint,
+        network=network or (in_json.saved_config and in_json.saved_config.network),
+        layout=layout,
+        entries=entries,
+        unread=unread,
+        of_layout=of_layout,
+        need_not_state=need_not_state,
+    )
 
 
-def _recognise(checkpoint, family, library):
-    """Return the `Checkpoint` without a wrapper, the wrapper, the family and the `Layout`, None for Keras.
+def _recognise(checkpoint, network, library):
+    """Return the `Checkpoint` without a wrapper, the wrapper, the network and the `Layout`, None for Keras.
 
     A wrapper is a prefix that most array names share, see `_unwrapped`.
 
     Args:
         checkpoint: the open `Checkpoint`.
-        family: family of the config to search, None for any.
+        network: network of the config to search, None for any.
         library: library of the layout, `keras`, or `auto` for any.
     """
     wrapper = ""
     if library == "keras" or (checkpoint.kind == "h5" and library == "auto"):
-        found = {_CLASSES.get((checkpoint.config_json or {}).get("class_name"), family): None}
+        found = {_CLASSES.get((checkpoint.config_json or {}).get("class_name"), network): None}
     elif not (found := _found(checkpoint.entries, library)):
         checkpoint, wrapper, found = _unwrapped(checkpoint, library)
-    known = {layout.library for layout in names.LAYOUTS.get(family, {}).values()}
-    if family is not None and library not in ("auto", "keras", *known):
+    known = {layout.library for layout in names.LAYOUTS.get(network, {}).values()}
+    if network is not None and library not in ("auto", "keras", *known):
         choices = ", ".join((*sorted(known), "keras"))
         raise ValueError(f"layout must be one of {choices} for this model; got layout={library!r}")
     for held, layout in found.items():
-        if family in (None, held):
+        if network in (None, held):
             return checkpoint, wrapper, held, layout
     if library not in ("auto", "keras"):  # the arrays decide what is missing
-        layout = next(layout for layout in names.LAYOUTS[family].values() if layout.library == library)
-        return checkpoint, wrapper, family, layout
+        layout = next(layout for layout in names.LAYOUTS[network].values() if layout.library == library)
+        return checkpoint, wrapper, network, layout
     arrays = checks.shortened(", ".join(sorted(checkpoint.entries)[:5])) or "no array at all"
-    is_of = f"holds those of {_FAMILIES[next(iter(found))]}" if found else f"holds {arrays} ..."
+    is_of = f"holds those of {_NETWORKS[next(iter(found))]}" if found else f"holds {arrays} ..."
     known = ", ".join((*sorted(known or LIBRARIES), "keras"))
     raise ValueError(
-        f"{str(checkpoint.path)!r} must hold the weights of {_FAMILIES[family]} in a layout among {known}; it {is_of}"
+        f"{str(checkpoint.path)!r} must hold the weights of {_NETWORKS[network]} in a layout among {known}; it {is_of}"
     )
 
 
 def _found(entries, library):
-    """Return {family: its `Layout`} of the layouts of a library, or of all for `auto`, that have these array names."""
-    return {other: layout for other in _FAMILIES if (layout := names.detect(entries, other, library)) is not None}
+    """Return {network: its `Layout`} of the layouts of a library, or of all for `auto`, that have these array names."""
+    return {other: layout for other in _NETWORKS if (layout := names.detect(entries, other, library)) is not None}
 
 
 def _unwrapped(checkpoint, library):
@@ -278,10 +287,11 @@ def _unwrapped(checkpoint, library):
     return checkpoint, "", {}
 
 
-def _without_masked(layout, entries, model):
+def _without_masked(layout, entries, saved_config):
     """Return the entries without the biases of keys that are masked, so all zero, unless the file states them."""
     masked = {name for name in entries if layout.masked and re.search(layout.masked, name)}
-    if not masked or (model and model.block.key_bias) or any(entries[name].read().any() for name in masked):
+    has_key_bias = saved_config and saved_config.block.key_bias
+    if not masked or has_key_bias or any(entries[name].read().any() for name in masked):
         return entries
     return {name: entry for name, entry in entries.items() if name not in masked}
 

@@ -7,7 +7,7 @@ from keras_vit.config import ViTConfig
 from keras_vit.variants import FAMILIES, VARIANTS
 
 # families without layouts of their own
-_USUAL_FAMILIES = {None, *FAMILIES}.difference(*(layout.families for layout in LAYOUTS[ViTConfig.family].values()))
+_USUAL_FAMILIES = {None, *FAMILIES}.difference(*(layout.families for layout in LAYOUTS[ViTConfig.network].values()))
 _PLAIN = ViTConfig(name="vit", image_size=16, patch_size=16, hidden_dim=64, num_layers=1, num_heads=1, mlp_dim=64)
 
 
@@ -24,7 +24,7 @@ def find_row(evidence, variant, given, known):
     if evidence.layout is None:  # a file from Keras shows nothing
         return VARIANTS.get(variant) or FAMILIES.get(variant), ()
     unknown = [name for name, size in evidence.dimensions.items() if size is None]
-    missing = [name for name in unknown if not evidence.declared[name].stated]  # only arrays show these
+    missing = [name for name in unknown if not evidence.declared[name].unseen]  # only arrays show these
     if missing:
         if variant in VARIANTS:  # matching lists what is missing
             return VARIANTS[variant], ()
@@ -36,7 +36,7 @@ def find_row(evidence, variant, given, known):
         _check_named(evidence, variant, given)
         return VARIANTS[variant], ()
     foreign = find_foreign(evidence.timm_name) if variant is None else None
-    families = [variant] if variant in FAMILIES else [name for name in evidence.published if name in FAMILIES]
+    families = [variant] if variant in FAMILIES else list(evidence.published)
     if foreign is not None:
         families = [name for name in families if name == VARIANTS[foreign.variant].family] or families
     found = _fitting(evidence, _considered(evidence, variant, foreign), given)
@@ -45,7 +45,7 @@ def find_row(evidence, variant, given, known):
     found = [name for name in found if VARIANTS[name].family in families] or found
     found = [name for name in found if _pools_alike(evidence, VARIANTS[name])] or found
     if found:
-        _check_equal(evidence, {name: VARIANTS[name].values for name in found}, known)
+        _check_equal(evidence, {name: VARIANTS[name].fields for name in found}, known)
         return VARIANTS[found[0]], (f"the names and shapes of the file are those of {found[0]}",)
     family = _find_family(evidence, variant, families, given, known)
     title = family.title if family else "ViT"
@@ -67,7 +67,7 @@ def _find_family(evidence, variant, families, given, known):
         is_plain = not _differing(evidence, _PLAIN, True, {*given, *evidence.dimensions})
         usual = families or _USUAL_FAMILIES
         families = [name for name in alike if name in usual and not is_plain] or families[:1]
-        values = {name: {**FAMILIES[name].values, "num_heads": None} for name in families}
+        values = {name: {**FAMILIES[name].fields, "num_heads": None} for name in families}
         _check_equal(evidence, values, known)
     return FAMILIES[families[0]] if families else None
 
@@ -86,14 +86,14 @@ def _considered(evidence, variant, foreign):
 
 def _check_named(evidence, variant, given):
     """Raise an error if a file holds another variant, or has other sizes; matching finds other differences."""
-    row, of_layout = VARIANTS[variant], evidence.layout.families
+    row, families = VARIANTS[variant], evidence.layout.families
     differing = _differing(evidence, row.reference, row.family is not None, given)
     is_exact = "pooling" in given or not _differing(evidence, row.reference, True, given)
     names = _fitting(evidence, VARIANTS, given)
     # A plain ViT may have any pooling, unless the file is that of a published family.
     held = names if differing else [] if is_exact else [name for name in names if VARIANTS[name].family]
-    if of_layout and row.family not in of_layout:
-        held = [FAMILIES[name].title for name in of_layout]
+    if families and row.family not in families:
+        held = [FAMILIES[name].title for name in families]
     if held or set(differing) & set(evidence.dimensions):
         got = "; ".join(f"{name} is {theirs!r}, not {ours!r}" for name, (theirs, ours) in differing.items())
         text = f"holds the weights of {' or '.join(held)}, not" if held else "must hold the weights"
@@ -102,13 +102,13 @@ def _check_named(evidence, variant, given):
 
 def _fitting(evidence, names, given):
     """Return those of the variants whose architecture a file shows."""
-    rows = [VARIANTS[name] for name in names if VARIANTS[name].config_class.family == evidence.family]
+    rows = [VARIANTS[name] for name in names if VARIANTS[name].config_class.network == evidence.network]
     return [row.name for row in rows if not _differing(evidence, row.reference, row.family is not None, given)]
 
 
 def _families(evidence, given):
     """Return the families with a variant of the structure that a file shows, whatever its sizes."""
-    rows = [row for row in VARIANTS.values() if row.family and row.config_class.family == evidence.family]
+    rows = [row for row in VARIANTS.values() if row.family and row.config_class.network == evidence.network]
     alike = [row for row in rows if not _differing(evidence, row.reference, True, {*given, *evidence.dimensions})]
     families = {row.family for row in alike if _pools_alike(evidence, row)}
     return [name for name in FAMILIES if name in families]
@@ -120,7 +120,7 @@ def _pools_alike(evidence, row):
 
 
 def _differing(evidence, config, is_strict, skipped):
-    """Return {field: (what the file shows, its value in a config)} where both differ.
+    """Return {field, or words for a part: (what the file shows, its value in a config)} where both differ.
 
     Args:
         evidence: the `Evidence`.
@@ -132,7 +132,7 @@ def _differing(evidence, config, is_strict, skipped):
     shown = evidence.shown
     names = [name for name, one in evidence.declared.items() if one.defines and name in shown]
     pairs = {name: (shown[name], config.field(name)) for name in names}
-    if config.family == ViTConfig.family:
+    if config.network == ViTConfig.network:
         skipped = {*skipped, "distilled", "position_placement", "layer_scale_init"}
         if not (shown["qkv_bias"] or config.block.key_bias):
             skipped |= {"qkv_bias", "block.key_bias"}  # timm leaves the zero biases of DINOv3 out
@@ -163,8 +163,8 @@ def _differing(evidence, config, is_strict, skipped):
 
 def _of_flexible(evidence, found):
     """Return the FlexiViTs of the variants if the file has their small table, else the other variants."""
-    grids = {name: VARIANTS[name].values.get("embedding.position_grid") for name in found}
-    flexible = [name for name in found if VARIANTS[name].values.get("embedding.kernel_size")]
+    grids = {name: VARIANTS[name].fields.get("embedding.position_grid") for name in found}
+    flexible = [name for name in found if VARIANTS[name].fields.get("embedding.kernel_size")]
     is_small = any(grids[name] == evidence.grid for name in flexible)
     return flexible if is_small else [name for name in found if name not in flexible]
 
@@ -183,7 +183,7 @@ def _check_equal(evidence, tables, known):
     for name, one in evidence.declared.items():
         if not one.defines or name in (*evidence.shown, "layer_scale_init") or name.startswith(wholes):
             continue
-        wholes += (f"{name}.",)  # a part is compared as a whole
+        wholes += (f"{name}.",)  # a part that defines, such as `block.rotary`, is compared as a whole
         values = {repr(_value_of(table, name) or evidence.of_layout.get(name)) for table in tables.values()}
         is_unused = name == "gelu" and all(table.get("block.gated") for table in tables.values())
         if len(values) > 1 and not is_unused and not any(key.startswith(name) for key in known):

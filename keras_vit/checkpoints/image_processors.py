@@ -39,11 +39,16 @@ def torchvision_preprocessing(library, values, size, crop, place=""):
     )
 
 
-def huggingface_preprocessing(values, usual=None):
-    """Return the preprocessing of an image processor of transformers; `usual` is its class if no value states it."""
+def huggingface_preprocessing(values, class_name=None):
+    """Return the preprocessing of an image processor of transformers, None for {}.
+
+    Args:
+        values: its JSON.
+        class_name: name of its class if no value states it.
+    """
     if not values:
         return None
-    kind = str(values.get("image_processor_type") or values.get("feature_extractor_type") or usual)
+    kind = str(values.get("image_processor_type") or values.get("feature_extractor_type") or class_name)
     kind = re.sub("(FeatureExtractor|ImageProcessor)(Fast|Pil)?$", "", kind)
     defaults = _PROCESSORS.get(kind, _PROCESSORS["ViT"])
     values = defaults | {key: value for key, value in values.items() if value is not None}

@@ -73,7 +73,7 @@ def load_weights(
     if lora_layers(model):
         raise ValueError(f"model must have no LoRA for load_weights (load before add_lora); {model.name} has")
     checkpoint = open_checkpoint(fetch(locate(source, model.config.name, model.config.fixed_size)))
-    plan = make_plan(model, read_evidence(checkpoint, model.config.family, layout), resize, head)
+    plan = make_plan(model, read_evidence(checkpoint, model.config.network, layout), resize, head)
     # `build_loaded` need not: no model changes if an array turns out to be damaged.
     check_all(plan.evidence.checkpoint.entries[name] for name in plan.report.used)
     # TensorFlow keeps the memory of replaced values for others; in this order, it can use most of it again.
@@ -100,16 +100,16 @@ def record_on(plan, model):
     evidence = plan.evidence
     model.weights_source = f"{evidence.checkpoint.path.name} ({evidence.library} names)"
     model.weights_path = evidence.checkpoint.path
-    model.names_prefix, model.table_method = evidence.names_start, plan.resize
-    if plan.kept is not None:
-        keep_resize(model, plan.kept)
-    stated = evidence.preprocessing
-    model.max_tokens = stated and stated.max_tokens
+    model.names_prefix, model.table_method = evidence.names_start, plan.table_method
+    if plan.new_config is not None:
+        keep_resize(model, plan.new_config)
+    of_file = evidence.preprocessing
+    model.max_tokens = of_file and of_file.max_tokens
     if not plan.head_loaded or model.preprocessing_source != "default":
         return
-    if (preprocessing := suited(model.config, stated)) is not None:
+    if (preprocessing := suited(model.config, of_file)) is not None:
         is_native = model.config.field("embedding.images_per_sequence")
-        patches = model.config.field("patch_size"), stated.max_tokens or 256
+        patches = model.config.field("patch_size"), of_file.max_tokens or 256
         model.preprocessing = preprocessing.native(*patches) if is_native else preprocessing
     elif evidence.library in _SEVERAL_PROTOCOLS:
         model.assume_preprocessing()
@@ -122,7 +122,8 @@ def build_loaded(resolved, evidence, resize="auto", preprocessing=None, labels=N
         resolved: what the file holds, see `resolve`.
         evidence: its `Evidence`.
         resize: see `load_weights`.
-        preprocessing, labels, name: as in `ImageModel`; None uses those of the file.
+        preprocessing, labels, name: as in `ImageModel`; None uses those of the file, or of its variant or
+            family.
     """
     about = {"preprocessing": preprocessing or resolved.preprocessing, "labels": labels, "name": name}
     model, pending = build_deferred(lambda: build_model(resolved.config, **about))

@@ -53,7 +53,7 @@ class LoadReport:
         for reason in dict.fromkeys(self.unused.values()):
             listed[f"unused ({reason})"] = tuple(name for name in self.unused if self.unused[name] == reason)
         listed["missing"] = self.missing
-        hidden = [name for name in self.sources if name in DECLARED and DECLARED[name].stated]
+        hidden = [name for name in self.sources if name in DECLARED and DECLARED[name].unseen]
         for source in dict.fromkeys(self.sources[name] for name in hidden):
             listed[f"from {source}"] = tuple(name for name in hidden if self.sources[name] == source)
         lines = [f"Loaded {len(self.used)} arrays of {self.source}"]
@@ -76,8 +76,8 @@ class Plan:
         evidence: `Evidence` of the file.
         head_loaded: whether the head comes from the file.
         warnings: differences to report for a model that already exists.
-        resize: method that resizes the position tables of the file to another grid; None if it has none.
-        kept: config that the model gets, because the user or the file states a resize method; None otherwise.
+        table_method: method that resizes the position tables of the file to another grid; None if it has none.
+        new_config: config that the model gets, because the user or the file states a resize method; None otherwise.
     """
 
     values: dict
@@ -85,8 +85,8 @@ class Plan:
     evidence: Evidence
     head_loaded: bool
     warnings: tuple
-    resize: str | None
-    kept: ViTConfig | None
+    table_method: str | None
+    new_config: ViTConfig | None
 
 
 class WeightsMismatch(ValueError):
@@ -110,13 +110,13 @@ def make_plan(model, evidence, resize="auto", head="auto"):
     assignments = Assignments(evidence.layout, evidence.entries, path, config, resize, evidence.stored_grid)
     tables = (one.layer for one in owned if resize != "auto" and hasattr(one.layer, "resize"))
     chosen = next((assignments.method(layer) for layer in tables), None)
-    kept = None if chosen is None else config.replace(**{"embedding.resize": chosen})
+    new_config = None if chosen is None else config.replace(**{"embedding.resize": chosen})
     filled = assignments.of(owned)
     fresh, droppable, notes = _new_head(evidence, config, filled, head)
     loaded = [one for one in filled if one.path not in fresh]
     head_loaded = any(one.path.partition("/")[0] in HEADS for one in loaded)
     is_converted = any(one.resized for one in loaded if one.path in channels.FIRST_KERNELS)  # from RGB
-    told, refused = _differences(evidence, kept or config, head_loaded, is_converted)
+    told, refused = _differences(evidence, new_config or config, head_loaded, is_converted)
     if problems := refused + _problems(loaded, evidence.entries.keys() - droppable):
         raise WeightsMismatch(path, problems)
     values = {id(one.variable): one.read for one in loaded}
@@ -129,8 +129,8 @@ def make_plan(model, evidence, resize="auto", head="auto"):
         evidence=evidence,
         head_loaded=head_loaded,
         warnings=tuple(f"{path}: {difference}" for difference in told if difference.is_close),
-        resize=assignments.table_method(owned),
-        kept=kept,
+        table_method=assignments.table_method(owned),
+        new_config=new_config,
     )
 
 
@@ -140,11 +140,13 @@ def _new_head(evidence, config, filled, head):
     if head != "auto" and not of_head:
         raise ValueError(f"head={head!r} is for a model with a head; {config.name} has include_top=False")
     is_dropped = bool(evidence.pre_logits) and not any(one.path.startswith("pre_logits/") for one in filled)
-    is_new = is_dropped or not evidence.heads or _is_of_other_classes(evidence, config, of_head)
+    is_new = is_dropped or not evidence.head_arrays or _is_of_other_classes(evidence, config, of_head)
     fresh = of_head if head == "reinitialise" or (head == "auto" and is_new) else {}
-    droppable = (evidence.pre_logits if is_dropped else set()) | (evidence.heads if fresh or not of_head else set())
+    droppable = (evidence.pre_logits if is_dropped else set()) | (
+        evidence.head_arrays if fresh or not of_head else set()
+    )
     if config.field("head.bias") is False and not evidence.has_head_bias:
-        droppable |= {name for name in evidence.heads if name.endswith("bias")}
+        droppable |= {name for name in evidence.head_arrays if name.endswith("bias")}
     return fresh, droppable, ["pre_logits and its head are dropped, as in the paper's fine-tuning"] * is_dropped
 
 

@@ -50,15 +50,15 @@ def open_checkpoint(path):
     if not os.path.exists(check_regular(path)):
         raise FileNotFoundError(f"weights must be an existing file or folder; got {quoted(str(path))}")
     if path.is_dir():
-        found = [path / name for name in ("model.safetensors", INDEX, OPENCLIP[0]) if (path / name).is_file()]
-        if not found:
+        files = [path / name for name in ("model.safetensors", INDEX, OPENCLIP[0]) if (path / name).is_file()]
+        if not files:
             raise FileNotFoundError(f"a folder of weights must hold model.safetensors; {str(path)!r} does not")
-        path = found[0]
+        path = files[0]
     if path.name == INDEX:
         parts = {name: open_checkpoint(path.with_name(name)) for name in parts_of(path)}
         first, entries = next(iter(parts.values())), _mapped(path, parts)
         _check_scales(path, entries)
-        return Checkpoint(path, first.kind, entries, first.metadata, first.config_json, first.preprocessor)
+        return Checkpoint(path, first.kind, entries, first.metadata, first.config_json, first.processor)
     if path.suffix in _PICKLED:
         raise ValueError(
             f"weights must not be a pickle, which can run code when read; got {str(path)!r}. {_same_weights(path.name)}"
@@ -70,14 +70,14 @@ def open_checkpoint(path):
     with explained(f"{str(path)!r} must be a whole {suffix} file", path):
         found = _READERS[suffix](path)
     entries = {name: _explained_entry(entry, path) for name, entry in found.entries.items()}
-    config, preprocessor = found.config_json, None
+    config, processor = found.config_json, None
     if found.kind == "safetensors":
         _check_scales(path, entries)
         config = json_beside(path, OPENCLIP[1] if path.name == OPENCLIP[0] else "config.json")
-        preprocessor = json_beside(path, PROCESSOR)
-        if preprocessor is None or preprocessor.get("image_processor") is None:
-            preprocessor = json_beside(path, IMAGE_PROCESSOR)
-    return Checkpoint(path, found.kind, entries, found.metadata, config, preprocessor)
+        processor = json_beside(path, PROCESSOR)
+        if processor is None or processor.get("image_processor") is None:
+            processor = json_beside(path, IMAGE_PROCESSOR)
+    return Checkpoint(path, found.kind, entries, found.metadata, config, processor)
 
 
 def open_npz(path, wanted):

@@ -2,9 +2,9 @@
 
 Every field has the value of the first of these sources that knows it: the arguments; what defines the variant, if the
 user names it; the arrays, with what the layout of the file fixes (`Layout.fields`); the JSON that the file states; what
-the arrays suggest; the variant or family that the file belongs to; the values that files of the layout usually have.
-Then the fields of a ViT that depend on each other are settled. `match` later refuses a file whose JSON contradicts its
-arrays.
+the arrays suggest; the variant or family that the file belongs to; the values that files of the layout usually have;
+the defaults. Then the fields of a ViT that depend on each other are settled. `match` later refuses a file whose JSON
+contradicts its arrays.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ class Resolved:
         row: the `Variant` or `Family` that the file belongs to, or None.
         sources: dict from fields of the config to where their values are from.
         preprocessing: `Preprocessing` of its images, None if no source knows it.
-        labels: class names of the head of the file, or None.
+        labels: class names of the head of the file, None without a head.
         assumption: note that the labels are assumed, or None.
         notes: tuple of strings for the report.
     """
@@ -98,19 +98,19 @@ def _stated(evidence, given):
 def _merged(evidence, row, variant, given, stated):
     """Return {field: value} and {field: source}: each value is from the first source that knows it."""
     title = "" if row is None else row.name if isinstance(row, Variant) else row.title
-    ranks = {
+    by_source = {
         _ARGUMENTS: given,
         f"the variant {title}": row.defining if variant in VARIANTS else {},
         _ARRAYS: evidence.shown,
         _FILE: stated,
         "the arrays, probably": evidence.suggested,
-        f"the table ({title})": {"name": "vit"} if row is None else row.values,
+        f"the table ({title})": {"name": "vit"} if row is None else row.fields,
         f"the layout ({evidence.library})": {**evidence.of_layout, "layer_scale_init": _INITIAL_LAYER_SCALE},
         "the defaults": {name: one.default for name, one in evidence.declared.items() if "." not in name},
     }
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
-    for source, fields in ranks.items():
+    for source, fields in by_source.items():
         for name, value in fields.items():
             if name in evidence.declared and name not in values and (value is not None or source != "the defaults"):
                 values[name], sources[name] = value, source
@@ -119,14 +119,14 @@ def _merged(evidence, row, variant, given, stated):
 
 def _changes(row, config, given):
     """Return a note, in a tuple, on the fields whose value of a file differs from that of its variant."""
-    names = [name for name in names_of(row.config_class, optional=True) if name not in given and name in row.values]
-    listed = ", ".join(f"{name}={config.field(name)!r}" for name in names if config.field(name) != row.values[name])
+    names = [name for name in names_of(row.config_class, changeable=True) if name not in given and name in row.fields]
+    listed = ", ".join(f"{name}={config.field(name)!r}" for name in names if config.field(name) != row.fields[name])
     return (f"built with {listed}, as the file states",) if listed else ()
 
 
 def _settle(evidence, row, values, sources):
     """Settle the fields of a ViT that depend on each other, unless the user sets them."""
-    shown, of_row = evidence.shown, row.values if row else {}
+    shown, of_row = evidence.shown, row.fields if row else {}
     settled = {}
     # A table that the model resizes in every call has the grid of the file, and a FlexiViT the kernel of the file.
     is_flexible = of_row.get("embedding.kernel_size") is not None
@@ -145,8 +145,8 @@ def _settle(evidence, row, values, sources):
     is_other_mlp = pooling == "map" and values.get("head.map_mlp_dim") != values["mlp_dim"]
     settled["head.map_mlp_dim"] = values.get("head.map_mlp_dim") if is_other_mlp else None
     # A head that was trained after pre_logits needs that layer; a new head has none, as in the paper's fine-tuning.
-    head = values["include_top"] and values["classes"]
-    if head != (shown["include_top"] and evidence.classes):
+    num_logits = values["include_top"] and values["classes"]  # False without a head
+    if num_logits != (shown["include_top"] and evidence.classes):
         settled["representation_size"] = None
     if shown.get("head.bias") and not of_row.get("head.bias", True):
         settled["head.bias"] = evidence.has_head_bias
@@ -198,13 +198,15 @@ def _config(evidence, row, values, sources, given):
 def _nested(values, declared, given):
     """Return the dict of a config for names with dots, without what the config does not have."""
     present = {
-        "block.rotary": values.get("block.rotary.kind") is not None and given.get("block.rotary", 0) is not None,
+        # the user removes a part by None
+        "block.rotary": values.get("block.rotary.kind") is not None and given.get("block.rotary", "unset") is not None,
         "window": any(name.startswith("window.") and value is not None for name, value in values.items()),
         "stem": values.get("stem.stage_sizes") is not None,
     }
     absent = tuple(f"{part}." for part, is_present in present.items() if not is_present)
     nested: dict[str, Any] = {"stem": {"class_name": ResNetConfig.__name__}} if present["stem"] else {}
     for name, value in values.items():
+        # The defaults of parts are configs, whose fields are also here by name.
         if name in declared and not name.startswith(absent) and not isinstance(value, Config):
             nested = with_field(nested, name, value)
     return nested
@@ -252,7 +254,9 @@ def _saved(evidence, variant, given):
 
 
 def _labels(config, evidence, release):
-    """Return the labels of a loaded head, and a note if they are assumed."""
+    """Return the labels of the head of a file, and a note if they are assumed."""
+    if not evidence.head_arrays:
+        return None, None
     if release is not None and release.labels is not None:
         return release.labels, None
     if evidence.labels is not None and len(evidence.labels) == config.classes:

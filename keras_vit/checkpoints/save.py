@@ -66,7 +66,7 @@ def save_weights(model: ImageModel | MaskedAutoencoder, path: PathLike, layout: 
     """
     autoencoder = model if isinstance(model, MaskedAutoencoder) else None
     model = model if autoencoder is None else autoencoder.encoder
-    if not names.LAYOUTS[model.config.family]:
+    if not names.LAYOUTS[model.config.network]:
         raise ValueError(f"no other library reads weights of {model.config.name} (use model.save)")
     checks.check_choice("layout", layout, dict.fromkeys(_libraries(model)))
     path = checks.check_path("path", path)
@@ -78,7 +78,7 @@ def save_weights(model: ImageModel | MaskedAutoencoder, path: PathLike, layout: 
 
 
 def _libraries(model):
-    return [*(rules.library for rules in names.LAYOUTS[model.config.family].values()), "original"]
+    return [*(rules.library for rules in names.LAYOUTS[model.config.network].values()), "original"]
 
 
 def _write(model, autoencoder, path, layout):
@@ -98,8 +98,8 @@ def _write(model, autoencoder, path, layout):
     }
 
     def check(partials):
-        config, preprocessor = json.loads(json.dumps([*texts.values()])) or (None, None)
-        about = {"path": weights, "config_json": config, "preprocessor": preprocessor}
+        config, processor = json.loads(json.dumps([*texts.values()])) or (None, None)
+        about = {"path": weights, "config_json": config, "processor": processor}
         _check_readable(model, dataclasses.replace(open_checkpoint(partials[weights]), **about))
 
     with contextlib.ExitStack() as undo:
@@ -147,7 +147,7 @@ def _contents(model, autoencoder, path, layout):
     more |= {"model": whole(model.config), "labels": labels} if autoencoder is None else {}
     metadata = {KEY: to_text(model.config, preprocessing, **more)}
     if autoencoder is not None:
-        of_decoder = names.LAYOUTS[decoder.FAMILY]["huggingface" if layout == "huggingface" else "original"]
+        of_decoder = names.LAYOUTS[decoder.NETWORK]["huggingface" if layout == "huggingface" else "original"]
         arrays |= _arrays(autoencoder.get_layer("decoder"), of_decoder, None)
         metadata[decoder.KEY] = json.dumps(autoencoder.settings)
     return rules, arrays, metadata, texts
@@ -210,12 +210,12 @@ def _chosen(config, library, suffix, is_autoencoder):
     Raises:
         CannotHold: if none can hold the model; the message names a field.
     """
-    layouts = names.LAYOUTS[config.family]
+    layouts = names.LAYOUTS[config.network]
     if is_autoencoder:
-        checks.check_choice("layout", library, names.LAYOUTS[decoder.FAMILY])
+        checks.check_choice("layout", library, names.LAYOUTS[decoder.NETWORK])
         found = [(layouts["timm" if library == "original" else library], _MAE)]
     elif library == "huggingface":
-        types = [name for name, row in HF_TYPES.items() if row["family"] == config.family and "architectures" in row]
+        types = [name for name, row in HF_TYPES.items() if row["network"] == config.network and "architectures" in row]
         found = [(layouts[HF_TYPES[name]["layout"]], name) for name in types if name != _MAE]
     else:
         wanted = (library, "official", "microsoft") if library == "original" else (library,)
@@ -230,7 +230,7 @@ def _chosen(config, library, suffix, is_autoencoder):
         problems[hf_type] = _problem(library if is_autoencoder else rules.library, _NEEDED_ALWAYS | holds, config)
         if problems[hf_type] is None:
             return rules, hf_type
-    usual = "deit" if config.field("distilled") else config.family
+    usual = "deit" if config.field("distilled") else config.network
     raise CannotHold(problems.get(usual, problems[hf_type]))
 
 
@@ -281,7 +281,7 @@ def _arrays(model, rules, hf_type, skipped=()):
                 arrays[name] = np.ascontiguousarray(to_theirs(piece, rule.form, config.field("num_heads")))
     if homeless:
         raise CannotHold(f"layout {rules.library!r} must have names for every variable; it has none for {homeless}")
-    if rules.library == "timm" and config.family == "vit":
+    if rules.library == "timm" and config.network == "vit":
         _as_timm(arrays, config)
     for name, array in arrays.items():
         if (rank := rules.rank_of(name)) is not None:

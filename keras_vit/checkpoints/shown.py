@@ -8,7 +8,7 @@ from keras_vit.config import BiTConfig, SwinConfig, ViTConfig
 from keras_vit.config.fields import fields_of
 from keras_vit.layers.position_grid import square_grid
 
-_CONFIGS = {config.family: config for config in (ViTConfig, SwinConfig, BiTConfig)}
+_CONFIGS = {config.network: config for config in (ViTConfig, SwinConfig, BiTConfig)}
 _PLACEHOLDER = re.compile(r"\\{(\w+?)(:02d)?\\}")
 _KERNEL = "patch_encoder/projection/kernel"
 _NORMS = ("encoder_norm@after_pooling", "encoder_norm")
@@ -37,7 +37,7 @@ class Variables(dict):
             for name in alike.get(re.sub(r"\{[^}]+\}|\d+", "#", first), ()):
                 if match := pattern.fullmatch(name):
                     self._add(rule, {key: int(value) for key, value in match.groupdict().items()}, entries)
-        # A path of a case replaces the plain one. Blocks after the first one are like it.
+        # A path of a case replaces the plain one: it is later in the order, as `@` is after `/`. Blocks are alike.
         self._first = {re.sub(r"@\w+", "", path): path for path in sorted(self) if not re.match(r"\w+?_[1-9]", path)}
 
     def _add(self, rule, numbers, entries):
@@ -65,28 +65,29 @@ class Variables(dict):
         return sorted({tuple(map(int, match.groups())) for match in found if match})
 
 
-def shown_fields(family, layout, entries, grid=None):
+def shown_fields(network, layout, entries, grid=None):
     """Return what a file shows of its model.
 
     What names and shapes leave open is absent, such as the GELU, the epsilon and often the number of heads. A value of
     None is shown: the model has no such part.
 
     Args:
-        family: family of the config, such as `vit`.
+        network: `network` of the config, such as `vit`.
         layout: `Layout` of the file.
         entries: dict from folded name to `Entry`.
         grid: (rows, columns) of its position table, None if they are unknown.
 
     Returns:
-        Pair of dicts from fields of the config, with dots for nested ones, to values: those that the arrays show, and
-        those that they only suggest, as models with other values may have the same arrays.
+        Pair of dicts from fields of the config, with dots for nested ones, to values: those that the arrays show or the
+        layout fixes (`Layout.fields`), and those that the arrays only suggest, as models with other values may have the
+        same arrays.
     """
     found = Variables(layout, entries)
     _keep_one_meaning(found, layout)
     if len(found.get(_KERNEL, ())) != 4:  # patches of unknown sides
         found.pop(_KERNEL, None)
     shown = {}
-    for name, declared in fields_of(_CONFIGS[family]).items():
+    for name, declared in fields_of(_CONFIGS[network]).items():
         if declared.shown is not None:
             shape = found.shape(declared.shown)
             size = shape[declared.axis] if shape and declared.axis is not None else None
@@ -96,7 +97,7 @@ def shown_fields(family, layout, entries, grid=None):
     shown["include_top"] = any(re.match("head(_dist|@distilled)?/", path) for path in found)  # also a part of a head
     if kernel is not None:
         shown["classes"] = kernel[-1]
-    more, suggested = {"vit": _vit, "swin": _swin, "bit": _bit}[family](found, shown, layout, entries, grid)
+    more, suggested = {"vit": _vit, "swin": _swin, "bit": _bit}[network](found, shown, layout, entries, grid)
     return {**shown, **more, **layout.fields}, suggested
 
 

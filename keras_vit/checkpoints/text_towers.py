@@ -86,7 +86,7 @@ def _sizes(layout, entries):
 def _huggingface(values):
     """Return the fields of `TextConfig` that a config.json states, and the cleaning."""
     own = "_text_model"
-    known = [name for name, row in HF_TYPES.items() if row["family"] == "text"]
+    known = [name for name, row in HF_TYPES.items() if row["network"] == "text"]
     model_type = f"{values.get('model_type')}".removesuffix(own)
     checks.check_choice("model_type", model_type, [name.removesuffix(own) for name in known])
     row = HF_TYPES[model_type + own]

@@ -15,20 +15,20 @@ _ARCHITECTURES = read_table("checkpoints/timm_architectures.tsv", ("fields",))
 _KERNEL = re.compile(r"(patch_embed|embeds)\.proj\.weight$")
 
 
-def of_words(architecture, family):
+def of_words(architecture, network):
     """Return the `model_args` that the words in the name of a timm architecture state; no word states the heads.
 
     A name with other words must be one of foreign_names.tsv or timm_architectures.tsv; its variant states the rest.
     """
     arguments, is_known = {}, True
     for word in checks.check_string("architecture", architecture).split("_"):
-        rows = ((row, re.fullmatch(row["word"], word)) for row in _WORDS if family in row["family"].split())
+        rows = ((row, re.fullmatch(row["word"], word)) for row in _WORDS if network in row["network"].split())
         row, match = next(((row, match) for row, match in rows if match), (None, None))
         if row is None:
             arguments, is_known = {}, False
             break
         arguments |= {key: int(match[1]) if value is None else value for key, value in row["arguments"].items()}
-    if is_known or (family == "vit" and _hidden_fields(architecture)):
+    if is_known or (network == "vit" and _hidden_fields(architecture)):
         return arguments
     raise ValueError(
         "architecture must be one that keras_vit builds, such as 'vit_base_patch16_224', "
@@ -60,7 +60,7 @@ def _hidden_fields(architecture):
         rows = (row["fields"] for row in _ARCHITECTURES if re.fullmatch(row["architecture"], architecture))
         return dict(next(rows, {}))
     config = VARIANTS[foreign.variant].reference
-    hidden = {"hidden_dim", *names_of(ViTConfig, defines=True, stated=True)} - {"position_placement"}  # arrays show it
+    hidden = {"hidden_dim", *names_of(ViTConfig, defines=True, unseen=True)} - {"position_placement"}  # arrays show it
     fields = {name: config.field(name) for name in hidden}
     fields |= {name: value for name, value in foreign.arguments.items() if name in (*fields, "epsilon")}
     return {name: value for name, value in fields.items() if value is not None or name == "block.rotary.kind"}

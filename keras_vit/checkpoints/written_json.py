@@ -21,7 +21,7 @@ def huggingface_json(model, model_type, about):
         CannotHold: if the files cannot describe the model.
     """
     config, row = model.config, HF_TYPES[model_type]
-    preprocessing, keys = model.preprocessing, KEYS[row["keys"]]
+    preprocessing, keys = model.preprocessing, KEYS[row["dialect"]]
     values = {
         "architectures": [row["architectures"][0 if config.include_top else 1]],
         "model_type": model_type,
@@ -30,7 +30,7 @@ def huggingface_json(model, model_type, about):
         **row.get("writes", {}),
         **about,
     }
-    special = {"patch_size": _side(config.patch_size), **_SPECIAL_KEYS.get(row["keys"], lambda config: {})(config)}
+    special = {"patch_size": _side(config.patch_size), **_SPECIAL_KEYS.get(row["dialect"], lambda config: {})(config)}
     for key, (field, check) in keys.items():
         value = None if field is None else config.field(field)
         if isinstance(check, dict):
@@ -67,7 +67,7 @@ def huggingface_json(model, model_type, about):
         "do_center_crop": crop is not None,
         **({} if crop is None else {"crop_size": {"height": crop[0], "width": crop[1]}}),
     }
-    if row["keys"] == "siglip2":  # for images of any size
+    if row["dialect"] == "siglip2":  # for images of any size
         del values["image_size"], images["size"]
         most = preprocessing.max_tokens or values["num_patches"]
         images |= {"patch_size": values["patch_size"], "max_num_patches": most}

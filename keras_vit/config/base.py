@@ -88,6 +88,7 @@ _NAMES: dict[Check, str] = {
     one_of(("deviation", "variance")): "epsilon_form std_form",
 }
 
+# name of an argument -> its check; parts.py adds the nested configs
 ARGUMENTS: dict[str, Check] = {name: check for check, names in _NAMES.items() for name in names.split()} | {
     "dtype": _policy_name,
     "gelu": one_of(GELUS),
@@ -237,12 +238,12 @@ class ImageConfig(Config):
         ValueError: if a value is out of range, a choice is unknown or arguments contradict each other.
     """
 
-    family: ClassVar[str]  # selects the array names of its checkpoints
+    network: ClassVar[str]  # selects the array names of its checkpoints
 
     name: str
     image_size: Pair
-    classes: int = field(default=1000, metadata=about(optional=True))
-    include_top: bool = field(default=True, metadata=about(optional=True))
+    classes: int = field(default=1000, metadata=about(changeable=True))
+    include_top: bool = field(default=True, metadata=about(changeable=True))
     classifier_activation: str | None = None
     channels: int = 3
     dtype: str | None = field(default=None, metadata=about(runtime=True))

@@ -23,14 +23,15 @@ class About:
             of `base.ARGUMENTS` for the name, or that of the type.
         defines: whether the field belongs to the architecture of a published variant. Two variants with other values
             are different models.
-        shown: regular expression of variables. If a file has an array for one of them, the field is True, else False.
+        shown: regular expression of variables, in the form of `names.rules.Rule.ours` (`block_0/...`). If a file has an
+            array for one of them, the field is True, else False.
         axis: with `shown`, the field is the size of the variable along this axis instead, or None.
-        stated: whether no array shows the field, so that weights files state it.
+        unseen: whether no array shows the field, so that weights files state it.
         usual: whether weights files leave it out if it has its default value.
         close: whether another value gives nearly the same outputs, so that it is accepted with a warning.
         resized: whether another value is handled by resizing tables, which a report lists.
         of_head: whether it may differ from that of the file if the head is new.
-        optional: whether a user may change what a published family sets.
+        changeable: whether a user may change what a published family sets.
         runtime: whether it is about how a model runs, so that no file states it.
     """
 
@@ -41,12 +42,12 @@ class About:
     defines: bool = False
     shown: str | None = None
     axis: int | slice | None = None
-    stated: bool = False
+    unseen: bool = False
     usual: bool = False
     close: bool = False
     resized: bool = False
     of_head: bool = False
-    optional: bool = False
+    changeable: bool = False
     runtime: bool = False
 
 
@@ -88,8 +89,8 @@ def _fields_of(config_class):
         parts = [
             one for one in (types[field.name], *typing.get_args(types[field.name])) if dataclasses.is_dataclass(one)
         ]
-        about = {"default": None if required else field.default, "required": required, "is_part": bool(parts)}
-        found[field.name] = dataclasses.replace(declared, **about)
+        of_dataclass = {"default": None if required else field.default, "required": required, "is_part": bool(parts)}
+        found[field.name] = dataclasses.replace(declared, **of_dataclass)
         for part in parts:
             found |= {f"{field.name}.{name}": declared for name, declared in fields_of(part).items()}
     return found

@@ -35,7 +35,7 @@ class Choice(NamedTuple):
 
 
 _TABLE = read_toml("config/choices.toml")
-_NEEDS = _TABLE.pop("needs")
+_NEEDS = _TABLE.pop("needs")  # need -> [what is needed, what a choice that breaks it does]
 _CHOICES = [
     Choice(argument, value, **{effect: tuple(needs.split()) for effect, needs in effects.items()})
     for argument, values in _TABLE.items()

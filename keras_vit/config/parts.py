@@ -38,9 +38,9 @@ class RotaryConfig(Config):
 
     own_checks = {"kind": one_of(ROTARY_KINDS), "theta": checks.check_positive}
 
-    kind: str = field(metadata=about(defines=True, stated=True, usual=True))
-    theta: float | None = field(default=None, metadata=about(defines=True, stated=True))
-    reference_grid: Pair | None = field(default=None, metadata=about(defines=True, stated=True, usual=True))
+    kind: str = field(metadata=about(defines=True, unseen=True, usual=True))
+    theta: float | None = field(default=None, metadata=about(defines=True, unseen=True))
+    reference_grid: Pair | None = field(default=None, metadata=about(defines=True, unseen=True, usual=True))
 
     def __post_init__(self):
         super().__post_init__()
@@ -89,11 +89,11 @@ class EmbeddingConfig(Config):
     patch_norm: bool = field(default=False, metadata=about(defines=True, shown="patch_norm/.*"))
     pre_norm: bool = field(default=False, metadata=about(defines=True, shown="pre_norm/.*"))
     class_position: bool = True
-    resize: str | None = field(default=None, metadata=about(stated=True, resized=True))
+    resize: str | None = field(default=None, metadata=about(unseen=True, resized=True))
     position_grid: Pair | None = None
-    square_positions: bool = field(default=False, metadata=about(defines=True, stated=True, usual=True))
+    square_positions: bool = field(default=False, metadata=about(defines=True, unseen=True, usual=True))
     kernel_size: Pair | None = None
-    pad: bool = field(default=False, metadata=about(stated=True, usual=True, resized=True))
+    pad: bool = field(default=False, metadata=about(unseen=True, usual=True, resized=True))
     whole_patches: bool = False
     position_init: str = "normal"
     patch_drop_rate: float = 0.0
@@ -121,7 +121,7 @@ class BlockConfig(Config):
 
     own_checks = {"norm": one_of(NORMS), "rotary": one_config_of(RotaryConfig)}
 
-    order: str = field(default="pre_norm", metadata=about(defines=True, stated=True, usual=True))
+    order: str = field(default="pre_norm", metadata=about(defines=True, unseen=True, usual=True))
     norm: str = field(default="layer", metadata=about(defines=True))
     gated: bool = field(default=False, metadata=about(defines=True))
     bias: bool = field(default=True, metadata=about(defines=True, shown="block_0/attention/proj/bias"))
@@ -151,8 +151,8 @@ class WindowConfig(Config):
 
     own_checks = {"size": checks.check_integer}
 
-    size: int | None = field(default=None, metadata=about(stated=True, usual=True))
-    global_blocks: Sequence[int] = field(default=(), metadata=about(stated=True))
+    size: int | None = field(default=None, metadata=about(unseen=True, usual=True))
+    global_blocks: Sequence[int] = field(default=(), metadata=about(unseen=True))
     relative_positions: bool = True
 
 
@@ -179,11 +179,11 @@ class HeadConfig(Config):
 
     neck: int | None = field(default=None, metadata=about(defines=True, shown="neck/conv2/kernel", axis=-1))
     projection: int | None = None
-    normalize: bool = field(default=False, metadata=about(stated=True, usual=True))
+    normalize: bool = field(default=False, metadata=about(unseen=True, usual=True))
     bias: bool = True
-    map_heads: int | None = field(default=None, metadata=about(defines=True, stated=True, usual=True))
+    map_heads: int | None = field(default=None, metadata=about(defines=True, unseen=True, usual=True))
     map_mlp_dim: int | None = None
-    map_prefix: bool = field(default=False, metadata=about(defines=True, stated=True, usual=True))
+    map_prefix: bool = field(default=False, metadata=about(defines=True, unseen=True, usual=True))
     num_blocks: int = 1
 
 
@@ -204,7 +204,7 @@ class DecoderConfig(Config):
         ValueError: if a value is out of range or the heads do not divide the width.
     """
 
-    family: ClassVar[str] = "mae_decoder"  # selects the array names of its checkpoints
+    network: ClassVar[str] = "mae_decoder"  # selects the array names of its checkpoints
 
     hidden_dim: int = 512
     num_layers: int = 8

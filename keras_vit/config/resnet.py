@@ -66,9 +66,9 @@ class ResNetConfig(_Root, Config):
 
     stage_sizes: Sequence[int] = field(metadata=about(defines=True))
     width_factor: float = field(default=1.0, metadata=about(defines=True))
-    style: str = field(default="vit", metadata=about(stated=True, close=True))
-    gn_epsilon: float | None = field(default=None, metadata=about(stated=True, close=True))
-    std_epsilon: float | None = field(default=None, metadata=about(stated=True, close=True))
+    style: str = field(default="vit", metadata=about(unseen=True, close=True))
+    gn_epsilon: float | None = field(default=None, metadata=about(unseen=True, close=True))
+    std_epsilon: float | None = field(default=None, metadata=about(unseen=True, close=True))
 
     @property
     def std_form(self) -> str:
@@ -135,7 +135,7 @@ class BiTConfig(_Root, ImageConfig):
         ValueError: if a value is out of range or a choice is unknown.
     """
 
-    family: ClassVar[str] = "bit"
+    network: ClassVar[str] = "bit"
     own_checks = {
         "stage_sizes": _check_stages,
         "width_factor": _check_width_factor,
@@ -144,9 +144,9 @@ class BiTConfig(_Root, ImageConfig):
 
     stage_sizes: Sequence[int] = field(metadata=about(defines=True))
     width_factor: float = field(metadata=about(defines=True))
-    gn_epsilon: float = field(default=1e-5, metadata=about(stated=True, close=True))
-    std_epsilon: float = field(default=1e-10, metadata=about(stated=True, close=True))
-    max_pool_padding: str = field(default="zeros", metadata=about(stated=True, close=True))
+    gn_epsilon: float = field(default=1e-5, metadata=about(unseen=True, close=True))
+    std_epsilon: float = field(default=1e-10, metadata=about(unseen=True, close=True))
+    max_pool_padding: str = field(default="zeros", metadata=about(unseen=True, close=True))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -166,13 +166,13 @@ class AxialResNetConfig(_Root, ImageConfig):
         ValueError: if a value is out of range, or `num_heads` does not divide the channels of the root.
     """
 
-    family: ClassVar[str] = "axial_resnet"
+    network: ClassVar[str] = "axial_resnet"
     own_checks = {"stage_sizes": _check_stages}
 
     stage_sizes: Sequence[int]
     width_factor: float = 1.0
-    num_heads: int = field(default=8, metadata=about(stated=True))
-    epsilon: float = field(default=1e-5, metadata=about(stated=True, close=True))
+    num_heads: int = field(default=8, metadata=about(unseen=True))
+    epsilon: float = field(default=1e-5, metadata=about(unseen=True, close=True))
 
     def __post_init__(self):
         super().__post_init__()

@@ -34,20 +34,20 @@ class SwinConfig(ImageConfig):
         ValueError: if a value is out of range, a choice is unknown or arguments contradict each other.
     """
 
-    family: ClassVar[str] = "swin"
+    network: ClassVar[str] = "swin"
     own_checks = {"num_heads": checks.check_integers}
 
     patch_size: Pair = (4, 4)
     embed_dim: int = field(metadata=about(defines=True, shown="patch_encoder/projection/kernel", axis=-1))
     depths: Sequence[int] = field(metadata=about(defines=True))
-    num_heads: Sequence[int] = field(metadata=about(defines=True, stated=True))
-    window_size: int = field(metadata=about(stated=True, resized=True))
+    num_heads: Sequence[int] = field(metadata=about(defines=True, unseen=True))
+    window_size: int = field(metadata=about(unseen=True, resized=True))
     mlp_ratio: float = 4.0
     qkv_bias: bool = True
     dropout_rate: float = 0.0
     drop_path_rate: float = 0.0
-    gelu: str = field(default="erf", metadata=about(stated=True, close=True))
-    epsilon: float = field(default=1e-5, metadata=about(stated=True, close=True))
+    gelu: str = field(default="erf", metadata=about(unseen=True, close=True))
+    epsilon: float = field(default=1e-5, metadata=about(unseen=True, close=True))
 
     def __post_init__(self):
         super().__post_init__()

@@ -16,9 +16,9 @@ KEY = "keras_vit"  # in the metadata of .safetensors, the comment of .npz and th
 _CONFIGS = (ViTConfig, SwinConfig, BiTConfig, AxialResNetConfig)
 _whole_config = one_config_of(*_CONFIGS)
 DECLARED: dict[str, About] = {name: declared for one in _CONFIGS for name, declared in fields_of(one).items()}
-_STATED = tuple(name for name, declared in DECLARED.items() if declared.stated)
+_UNSEEN = tuple(name for name, declared in DECLARED.items() if declared.unseen)
 # Fields that a file states only if they differ from these values, which most models have.
-_USUAL = {name: DECLARED[name].default for name in _STATED if DECLARED[name].usual}
+_USUAL = {name: DECLARED[name].default for name in _UNSEEN if DECLARED[name].usual}
 _SIZES = ("grid_size", "image_size")
 _ONE_TOKEN = ("token", "first")  # with one token, normalising before or after the pooling gives the same result
 _POOLED = {"token_unpooled": "token", "unpooled": "gap"}  # the same head, applied to every token
@@ -53,7 +53,7 @@ def unseen(values: Mapping[str, Any]) -> dict[str, Any]:
         values: the config as a dict, see `Config.to_dict`.
     """
     found = {}
-    for name in _STATED:
+    for name in _UNSEEN:
         value: Any = values
         for part in name.split("."):
             value = None if value is None else value.get(part)
@@ -125,7 +125,8 @@ def whole(config: ImageConfig) -> dict[str, Any]:
 def from_text(text: Any, name: str) -> dict[str, Any]:
     """Parse the JSON that `to_text` returns; None stands for a file without metadata.
 
-    In the result, `model` is a config or None.
+    The result has `model`, an `ImageConfig` or None, and `config`, a dict of fields. If the text has them, it also has
+    `grid_size` and `image_size` as pairs, and `labels`, `preprocessing` and `processor` as they are.
 
     Args:
         text: the JSON, or None.
@@ -143,9 +144,9 @@ def from_text(text: Any, name: str) -> dict[str, Any]:
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
         got = f"{text!r:.200} ({error})"
         raise ValueError(f"the metadata {KEY!r} of {name!r} must be what save_weights writes; got {got}") from None
-    unknown = [field for field in config if field not in _STATED]
+    unknown = [field for field in config if field not in _UNSEEN]
     if unknown:  # a file must not change other fields, such as the image size
-        known = ", ".join(_STATED)
+        known = ", ".join(_UNSEEN)
         raise ValueError(f"the metadata {KEY!r} of {name!r} must state fields among {known}; got {unknown}")
     return {**values, **sizes, "config": config if text is None else with_usual(config), "model": model}
 

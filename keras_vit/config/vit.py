@@ -89,32 +89,32 @@ class ViTConfig(ImageConfig):
         ValueError: if a value is out of range, a choice is unknown or arguments contradict each other.
     """
 
-    family: ClassVar[str] = "vit"
+    network: ClassVar[str] = "vit"
     own_checks = {"image_size": _size_or_any, "stem": one_config_of(ResNetConfig, FeatureMapConfig)}
 
     patch_size: Pair = field(metadata=about(defines=True, shown=f"{_PATCHES}/kernel", axis=slice(2)))
     hidden_dim: int = field(metadata=about(defines=True, shown=f"{_PATCHES}/kernel", axis=-1))
     num_layers: int = field(metadata=about(defines=True))
-    num_heads: int = field(metadata=about(defines=True, stated=True))
+    num_heads: int = field(metadata=about(defines=True, unseen=True))
     mlp_dim: int = field(metadata=about(defines=True, shown="block_0/mlp/dense2/kernel", axis=0))
-    pooling: str = field(default="token", metadata=about(stated=True, of_head=True, optional=True))
-    class_token: bool | None = field(default=None, metadata=about(of_head=True, optional=True))
-    norm_position: str = field(default="before_pooling", metadata=about(stated=True, of_head=True, optional=True))
+    pooling: str = field(default="token", metadata=about(unseen=True, of_head=True, changeable=True))
+    class_token: bool | None = field(default=None, metadata=about(of_head=True, changeable=True))
+    norm_position: str = field(default="before_pooling", metadata=about(unseen=True, of_head=True, changeable=True))
     representation_size: int | None = field(default=None, metadata=about(shown="pre_logits/kernel", axis=-1))
-    position_embedding: str = field(default="learned", metadata=about(stated=True, optional=True))
-    position_placement: str = field(default="stem", metadata=about(stated=True, defines=True))
+    position_embedding: str = field(default="learned", metadata=about(unseen=True, changeable=True))
+    position_placement: str = field(default="stem", metadata=about(unseen=True, defines=True))
     dropout_rate: float = 0.0
     attention_dropout_rate: float = 0.0
     drop_path_rate: float = 0.0
     layer_scale_init: float | None = field(default=None, metadata=about(defines=True))
     qkv_bias: bool = field(
         default=True,
-        metadata=about(defines=True, optional=True, shown="block_0/attention/(qkv/bias|query_bias)"),
+        metadata=about(defines=True, changeable=True, shown="block_0/attention/(qkv/bias|query_bias)"),
     )
     qk_norm: bool = field(default=False, metadata=about(defines=True, shown="block_0/attention/query_norm/.*"))
     num_registers: int = field(default=0, metadata=about(defines=True, shown="class_token/registers", axis=1))
-    gelu: str | None = field(default=None, metadata=about(defines=True, stated=True, close=True, optional=True))
-    epsilon: float | None = field(default=None, metadata=about(stated=True, close=True, optional=True))
+    gelu: str | None = field(default=None, metadata=about(defines=True, unseen=True, close=True, changeable=True))
+    epsilon: float | None = field(default=None, metadata=about(unseen=True, close=True, changeable=True))
     remat: str | None = field(default=None, metadata=about(runtime=True))
     scan_layers: bool = field(default=False, metadata=about(runtime=True))
     token_merging: int = 0

@@ -19,10 +19,43 @@ from keras_vit.layers.position_bias import relative_logits
 # of 128 or fewer are slower below 2049 tokens, and chunks of 512 or more are slower from 4097 tokens on.
 _AT_ONCE = 1024  # up to this number of tokens, the logits are computed at once
 _CHUNK = 256  # at most so many queries are in a chunk
+# what `positions` may hold: terms of the logits (`_TERMS`), and what queries and keys carry themselves
+_POSITIONS = ("relative_keys", "attention_bias", "key_sizes", "sequence_ids", "rotary", "extend")
 EXCLUDED = -1e9  # logit of a key that a query does not attend to; finite, so that no row becomes NaN
 
 
-def attend(query, key, value, positions=None, training=None, dropout=None, with_weights=False):
+def check_positions(positions, names=_POSITIONS):
+    """Return the dict `positions`, an empty one for None; raise `ValueError` unless its keys are among `names`."""
+    if positions is None:
+        return {}
+    if not isinstance(positions, Mapping) or not positions.keys() <= set(names):
+        got = list(positions) if isinstance(positions, Mapping) else type(positions).__name__
+        raise ValueError(f"positions must be None or a dict of tensors with names among {', '.join(names)}; got {got}")
+    return positions
+
+
+def with_even_length(tokens, positions, head_dim, training, dropout=None, with_scores=False):
+    """Add a token if `attend` will need an even number of them, as the backward pass of cuDNN's kernel does.
+
+    Args:
+        tokens: (batch, tokens, dim), before their projection to queries, keys and values.
+        head_dim: width of each head.
+        positions, training, dropout, with_scores: as in `attend`.
+
+    Returns:
+        The tokens, the positions, and a function that removes the added token from outputs (batch, tokens, ...).
+    """
+    length = tokens.shape[1]
+    is_used = training and _uses_kernel(tokens, (length, head_dim), positions, dropout, with_scores)
+    if not is_used or length % 2 == 0:
+        return tokens, positions, lambda outputs: outputs
+    positions = {**positions, "length": length}
+    if "rotary" in positions:
+        positions["rotary"] = _even(positions["rotary"], axis=-2)
+    return _even(tokens), positions, lambda outputs: outputs[:, :length]
+
+
+def attend(query, key, value, positions=None, training=None, dropout=None, with_scores=False):
     """Return softmax(q k^T / sqrt(D_h)) v of each head (arXiv 2010.11929, Eqs. 6 and 7).
 
     Up to 1024 tokens, all logits are computed at once, and in training again in the backward pass. For more tokens, the
@@ -37,10 +70,10 @@ def attend(query, key, value, positions=None, training=None, dropout=None, with_
             `length` is the number of keys that the queries attend to, the first ones.
         training: whether this is a call in training.
         dropout: dropout layer of the attention weights, or None.
-        with_weights: whether to return the weights, too.
+        with_scores: whether to return the weights, too.
 
     Returns:
-        (batch, tokens, heads, head_dim); `with_weights` a pair with the attention weights after softmax and before
+        (batch, tokens, heads, head_dim); `with_scores` a pair with the attention weights after softmax and before
         dropout, (batch, heads, query tokens, key tokens)
     """
     positions = positions or {}
@@ -48,9 +81,9 @@ def attend(query, key, value, positions=None, training=None, dropout=None, with_
     # Scaling the query and not its product with the key avoids overflow in float16. In training, the query is scaled
     # where it is used, so that only the query itself is stored.
     scale = 1.0 / math.sqrt(value.shape[-1])
-    if _uses_kernel(value, value.shape[2:], positions, dropout, with_weights):
+    if _uses_kernel(value, value.shape[2:], positions, dropout, with_scores):
         return _by_kernel(query, key, value, scale, positions.get("length"))
-    needs_all_weights = with_weights or dropout is not None or not terms.keys() <= {"sequence_ids"}
+    needs_all_weights = with_scores or dropout is not None or not terms.keys() <= {"sequence_ids"}
     if not (needs_all_weights or _is_at_once(query)):
         return _in_chunks(query * scale, key, value, terms.get("sequence_ids"))
 
@@ -59,35 +92,14 @@ def attend(query, key, value, positions=None, training=None, dropout=None, with_
         logits = ops.einsum("bhqd,bhkd->bhqk", query, key)
         for name, term in terms.items():
             logits = _TERMS[name](logits, term, query)
-        is_exact = not (terms or with_weights) and _softmax_is_exact(logits)
-        weights = ops.softmax(logits) if is_exact else softmax_at_least_float32(logits)
+        needs_no_cast = not (terms or with_scores) and _softmax_is_exact(logits)
+        weights = ops.softmax(logits) if needs_no_cast else softmax_at_least_float32(logits)
         shares = ops.cast(weights, value.dtype)
         heads = _weighted(shares if dropout is None else dropout(shares, training=training), value)
-        return (heads, weights) if with_weights else heads
+        return (heads, weights) if with_scores else heads
 
     layers = [] if dropout is None else [dropout]
-    return recompute(layers, at_once, query, key, value, terms, when=training and not with_weights)
-
-
-def with_even_length(tokens, positions, head_dim, training, dropout=None, with_weights=False):
-    """Add a token if `attend` will need an even number of them, as the backward pass of cuDNN's kernel does.
-
-    Args:
-        tokens: (batch, tokens, dim), before their projection to queries, keys and values.
-        head_dim: width of each head.
-        positions, training, dropout, with_weights: as in `attend`.
-
-    Returns:
-        The tokens, the positions, and a function that removes the added token from outputs (batch, tokens, ...).
-    """
-    length = tokens.shape[1]
-    is_used = training and _uses_kernel(tokens, (length, head_dim), positions, dropout, with_weights)
-    if not is_used or length % 2 == 0:
-        return tokens, positions, lambda outputs: outputs
-    positions = {**positions, "length": length}
-    if "rotary" in positions:
-        positions["rotary"] = _even(positions["rotary"], axis=-2)
-    return _even(tokens), positions, lambda outputs: outputs[:, :length]
+    return recompute(layers, at_once, query, key, value, terms, when=training and not with_scores)
 
 
 def _add_relative(logits, keys, query):
@@ -118,16 +130,6 @@ _TERMS = {
     "key_sizes": _add_sizes,
     "sequence_ids": _mask_others,
 }
-
-
-def check_positions(positions, names=(*_TERMS, "rotary", "extend")):
-    """Return the dict `positions`, an empty one for None; raise `ValueError` unless its keys are among `names`."""
-    if positions is None:
-        return {}
-    if not isinstance(positions, Mapping) or not positions.keys() <= set(names):
-        got = list(positions) if isinstance(positions, Mapping) else type(positions).__name__
-        raise ValueError(f"positions must be None or a dict of tensors with names among {', '.join(names)}; got {got}")
-    return positions
 
 
 def _is_at_once(query):
@@ -260,10 +262,10 @@ def _scan(step, carry, count, dtype):
     return carry, outputs.stack()
 
 
-def _uses_kernel(x, shape, positions, dropout, with_weights):
+def _uses_kernel(x, shape, positions, dropout, with_scores):
     """Return whether cuDNN's kernel computes the attention of heads of this (tokens, head_dim), in the dtype of `x`."""
     tokens, head_dim = shape
-    is_plain = dropout is None and not with_weights and positions.keys() <= {"rotary", "length"}
+    is_plain = dropout is None and not with_scores and positions.keys() <= {"rotary", "length"}
     is_known = isinstance(tokens, int) and not keras.utils.is_keras_tensor(x)
     return is_plain and is_known and is_on_gpu() and _supports(keras.backend.standardize_dtype(x.dtype), head_dim)
 

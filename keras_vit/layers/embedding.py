@@ -86,14 +86,14 @@ class PatchEncoder(Layer):
                     f"got {input_shape[2]} and patch_size={self.patch_size}, kernel_size={self.kernel_size}"
                 )
         else:
-            self.grid_size(input_shape)
+            self.grid_size(input_shape)  # raises for other sizes
             channels = input_shape[3]
         self.built_sides = tuple(input_shape[1:3])
         self.projection.build((input_shape[0], None, None, channels))
 
     def call(self, images: Tensor, training: bool | None = None) -> Tensor:
         if len(images.shape) == 3:
-            return self._tokens_of(images, ops.matmul, ops.reshape(self.projection.kernel, (-1, self.hidden_dim)))
+            return self._of_cut(images)
         images = self._fitting(images)
         # TensorFlow's convolution of 0 images has other rows and columns
         rows, columns = (side // step for side, step in zip(ops.shape(images)[1:3], self.patch_size, strict=True))
@@ -102,14 +102,17 @@ class PatchEncoder(Layer):
             # last, and transpose them in every block.
             height, width = (count * step for count, step in zip((rows, columns), self.patch_size, strict=True))
             cells = cut_patches(images[:, :height, :width], (rows, columns))
-            return self.call(ops.reshape(cells, (-1, rows * columns, math.prod(cells.shape[2:]))))
+            return self._of_cut(ops.reshape(cells, (-1, rows * columns, math.prod(cells.shape[2:]))))
         return ops.reshape(self._project(images), (-1, rows * columns, self.hidden_dim))
+
+    def _of_cut(self, patches):
+        return self._tokens_of(patches, ops.matmul, ops.reshape(self.projection.kernel, (-1, self.hidden_dim)))
 
     def _fitting(self, images):
         """Return the images, padded if `pad`; other images than those of `build` are checked."""
         sides = ops.shape(images)[1:3]
         if tuple(images.shape[1:3]) != self.built_sides:
-            self.grid_size(images.shape)
+            self.grid_size(images.shape)  # raises for other sizes
         if self.pad:
             bottom, right = (-side % step for side, step in zip(sides, self.patch_size, strict=True))
             return ops.pad(images, ((0, 0), (0, bottom), (0, right), (0, 0)))
@@ -216,7 +219,7 @@ class AddPositionEmbs(ResizedTables):
             2111.06377); `none`.
         grid_size: (rows, columns) of the patch grid; None means a square grid.
         num_class_tokens: number of class tokens at the start of the sequence.
-        num_registers: number of register tokens after them.
+        num_registers: number of the tokens after them that have no position: registers, mostly.
         resize: resize method for tables of other grids, see `resize_position_embedding`; None means `align_corners`.
         square_positions: whether `coordinates` are places in a square grid, whose side is the longer side of their
             grid.

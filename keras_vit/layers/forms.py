@@ -1,6 +1,6 @@
 """Forms of operations that compilers fuse, and recomputation with the random numbers of the forward pass.
 
-No reader of the layers needs this file: each function returns what its name says, on every backend. TensorFlow's
+A reader of the layers needs no more than the docstrings: each function returns the same on every backend. TensorFlow's
 remapper and OpenVINO each recognise GELU and layer norm in one order of elementary operations, and these orders differ.
 An unrecognised form runs step by step, with a pass over memory for each step. Delete a form when its test in
 tests/layers shows that Keras no longer needs it.
@@ -261,7 +261,7 @@ def project(dense, x, norm=None, training=None):
     return _after_norm(norm, dense, product, x, training)
 
 
-def project_heads(dense, x, num_heads, norm=None, training=None):
+def project_to_heads(dense, x, num_heads, norm=None, training=None):
     """Return the queries, keys and values of each head, each (batch, heads, length, head_dim).
 
     Args:

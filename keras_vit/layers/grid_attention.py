@@ -90,7 +90,7 @@ class GridSelfAttention(MultiHeadSelfAttention):
         """Return the positions inside a grid or a window of this size."""
         return {"extend": partial(self.relative_positions.extend, size=size)} if self.window.relative_positions else {}
 
-    def _placed(self, query, key, positions):
+    def _with_positions(self, query, key, positions):
         return positions["extend"](query, key) if "extend" in positions else (query, key)
 
 

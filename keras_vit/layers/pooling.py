@@ -29,7 +29,7 @@ class _Pooling(Layer):
 
         Args:
             config: `ViTConfig` of the model.
-            index: index of its head; a distilled model has two.
+            index: index of its head, and of the token that it reads; a distilled model has two.
             **own: further arguments of the layer.
         """
         return cls(**cls._arguments(config, index), **own)
@@ -39,16 +39,16 @@ class _Pooling(Layer):
         return {"num_prefix_tokens": config.num_prefix_tokens * (config.embedding.images_per_sequence or 1)}
 
     def compute_output_shape(self, tokens_shape, sequence_ids_shape=None):
-        return (tokens_shape[0], *self._several, tokens_shape[-1])
+        return (tokens_shape[0], *self._image_axis, tokens_shape[-1])
 
     @property
-    def _several(self):
-        """Return the axis of the images of a sequence, or nothing if there is only one."""
+    def _image_axis(self):
+        """Return the shape of the axis of the images of a sequence: () if there is only one."""
         return () if (self.images_per_sequence or 1) == 1 else (self.images_per_sequence,)
 
     def _per_image(self, pooled):
         """(batch, images, dim) -> the shape of the output"""
-        return pooled if self._several else pooled[:, 0]
+        return pooled if self._image_axis else pooled[:, 0]
 
     def _is_of_image(self, sequence_ids):
         """(batch, tokens) -> whether a patch belongs to each image, (batch, images, patches)"""
@@ -87,7 +87,7 @@ class TokenPooling(_Pooling):
         return {"index": index, "num_prefix_tokens": max(config.num_prefix_tokens, 1)}
 
     def call(self, tokens: Tensor, sequence_ids: Tensor = None) -> Tensor:
-        if not self._several:
+        if not self._image_axis:
             return tokens[:, self.index]
         return tokens[:, self.index : self.images_per_sequence * self.num_prefix_tokens : self.num_prefix_tokens]
 
@@ -116,7 +116,7 @@ class GlobalAveragePooling(_Pooling):
     def call(self, tokens: Tensor, sequence_ids: Tensor = None) -> Tensor:
         patches = tokens[:, self.num_prefix_tokens :]
         patches = ops.cast(patches, at_least_float32(patches.dtype))
-        if sequence_ids is None and not self._several:
+        if sequence_ids is None and not self._image_axis:
             mean = ops.mean(patches, axis=tuple(range(1, len(patches.shape) - 1)))
             return ops.cast(mean, self.compute_dtype)
         weights = ops.cast(self._is_of_image(sequence_ids), patches.dtype)
@@ -152,7 +152,7 @@ class TokenAndAveragePooling(GlobalAveragePooling):
 
     def compute_output_shape(self, tokens_shape, sequence_ids_shape=None):
         levels = tokens_shape if isinstance(tokens_shape[0], (list, tuple)) else [tokens_shape]
-        return (levels[-1][0], *self._several, sum(level[2] for level in levels) + levels[-1][2])
+        return (levels[-1][0], *self._image_axis, sum(level[2] for level in levels) + levels[-1][2])
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -231,7 +231,7 @@ class AttentionPooling(_Pooling):
         fused = ops.reshape(self.key_value(tokens), (-1, length, 2, self.num_heads, head_dim))
         key, value = fused[:, :, 0], fused[:, :, 1]  # (batch, length, heads, head_dim)
         logits = ops.einsum("hd,bkhd->bhk", query * (1.0 / math.sqrt(head_dim)), key)[:, None]
-        if sequence_ids is not None or self._several:
+        if sequence_ids is not None or self._image_axis:
             is_read = self._is_of_image(sequence_ids)[:, :, None]
             logits = ops.where(is_read, ops.cast(logits, at_least_float32(logits.dtype)), EXCLUDED)
         weights = ops.cast(softmax_at_least_float32(logits), value.dtype)  # (batch, images, heads, length)

@@ -10,7 +10,7 @@ from keras import ops
 from keras_vit.config import BlockConfig
 from keras_vit.layers.attend import attend, check_positions, with_even_length
 from keras_vit.layers.base import Layer, head_width
-from keras_vit.layers.forms import absent, project, project_heads
+from keras_vit.layers.forms import absent, project, project_to_heads
 from keras_vit.layers.rotary import rotate
 from keras_vit.typing import Tensor
 
@@ -90,14 +90,14 @@ class MultiHeadSelfAttention(Layer):
     ) -> Tensor:
         dim = tokens.shape[-1]
         dropout = self.dropout if training and self.dropout_rate else None
-        form = {"training": training, "dropout": dropout, "with_weights": return_attention_scores}
+        form = {"training": training, "dropout": dropout, "with_scores": return_attention_scores}
         tokens, positions, cut = with_even_length(tokens, check_positions(positions), dim // self.num_heads, **form)
         # [q, k, v] = z U_qkv, Eq. 5
         query, key, value = self._heads(tokens, norm, training)
-        query, key = self._placed(query, key, positions)
+        query, key = self._with_positions(query, key, positions)
         # SA(z) = softmax(q k^T / sqrt(D_h)) v, Eqs. 6 and 7
-        heads = attend(query, key, value, positions, **form)
-        heads, *scores = heads if return_attention_scores else (heads,)
+        attended = attend(query, key, value, positions, **form)
+        heads, *scores = attended if return_attention_scores else (attended,)
         # MSA(z) = [SA_1(z); ...; SA_k(z)] U_msa, Eq. 8
         heads = ops.reshape(heads, (-1, ops.shape(tokens)[1], dim))
         output = cut(project(self.proj, self.output_norm(heads)))
@@ -106,7 +106,7 @@ class MultiHeadSelfAttention(Layer):
 
     def _heads(self, tokens, norm, training):
         """Return queries, keys and values of norm(tokens), each (batch, heads, tokens, head_dim)."""
-        query, key, value = project_heads(self.qkv, tokens, self.num_heads, norm, training)
+        query, key, value = project_to_heads(self.qkv, tokens, self.num_heads, norm, training)
         if self.has_two_biases:
             query, value = query + self._per_head(self.query_bias), value + self._per_head(self.value_bias)
         return self.query_norm(query), self.key_norm(key), value
@@ -115,8 +115,8 @@ class MultiHeadSelfAttention(Layer):
         """(dim,) -> (heads, 1, head_dim)"""
         return ops.reshape(ops.cast(bias, self.compute_dtype), (self.num_heads, 1, -1))
 
-    def _placed(self, query, key, positions):
-        """Return queries and keys after what places them in the grid, except terms of the logits."""
+    def _with_positions(self, query, key, positions):
+        """Return queries and keys with the positions that they carry themselves: rotary ones."""
         if "rotary" not in positions:
             return query, key
         return (rotate(x, positions["rotary"], self.block.rotary) for x in (query, key))

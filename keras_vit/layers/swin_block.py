@@ -67,7 +67,7 @@ class SwinBlock(ResidualBlock):
         self.configure(num_heads=num_heads, mlp_dim=mlp_dim, window_size=window_size, shifted=shifted, gelu=gelu)
         self.configure(epsilon=epsilon, qkv_bias=qkv_bias, dropout_rate=dropout_rate, drop_path_rate=drop_path_rate)
         self.norm1 = self.make_norm(self.block.norm, self.epsilon, "norm1")
-        self.add_parts()
+        self.make_parts()
 
     def build(self, input_shape):
         rows, columns, dim = known_map(self, input_shape)

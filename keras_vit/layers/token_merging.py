@@ -147,7 +147,7 @@ class MergingTransformerBlock(TransformerBlock):
 
     def call(self, tokens, sizes=None, groups=None, training=None):
         def equations(z):
-            branch, keys = self.attend(z, _of_keys(sizes), training, norm=self.norm1, return_keys=True)
+            branch, keys = self.attention_branch(z, _of_keys(sizes), training, norm=self.norm1, return_keys=True)
             merged, *others = self.merging(self.add_attention(z, branch, training), keys, sizes, groups)
             return self.add_mlp(merged, training, norm=self.norm2), *others
 

@@ -1,4 +1,7 @@
-"""TransformerBlock and its parts: the MLP, LayerScale and stochastic depth."""
+"""TransformerBlock and its parts: the MLP, LayerScale and stochastic depth.
+
+`TransformerBlock.call` applies one of `_ORDERS`, such as `_pre_norm`, which has Eqs. 2 and 3; both are after the class.
+"""
 
 from collections.abc import Mapping
 from functools import partial
@@ -33,7 +36,7 @@ class MlpBlock(Layer):
         epsilon: epsilon of the norm of the hidden layer, if any.
 
     Shapes:
-        (batch, tokens, dim) -> the same. A layer `norm` is applied to the input first.
+        (..., dim) -> the same. A layer `norm` is applied to the input first.
 
     Raises:
         ValueError: if a value is out of range or a choice is unknown.
@@ -100,7 +103,7 @@ class ResidualBlock(Layer):
     layer_scale_init: float | None = None
     block = BlockConfig()
 
-    def add_parts(self) -> None:
+    def make_parts(self) -> None:
         """Create the sub-layers of both branches except the first norm and the attention."""
         has_two_norms, has_scale = self.block.order != "parallel", self.layer_scale_init is not None
         self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout")
@@ -122,13 +125,13 @@ class ResidualBlock(Layer):
         build_in_sequence(shape, *parts)
 
     def add_attention(self, tokens: Tensor, branch: Tensor, training: bool | None) -> Tensor:
-        """Return the sum of Eq. 2: z' = MSA(LN(z)) + z.
+        """Return the sum of Eq. 2, z' = MSA(LN(z)) + z, of a given MSA(LN(z)).
 
-        Dropout, LayerScale and stochastic depth act on the attention.
+        Dropout, LayerScale and stochastic depth act on it.
 
         Args:
             tokens: input of the block, (batch, tokens, dim).
-            branch: output of the attention for these tokens.
+            branch: MSA(LN(z)), the output of the attention for these tokens.
             training: whether dropout and stochastic depth are active.
         """
         branch = self.layer_scale1(self.dropout(branch, training=training))
@@ -148,31 +151,8 @@ class ResidualBlock(Layer):
             branch = self.layer_scale2(then(self.mlp(tokens, training=training, norm=norm)))
             return tokens + self.drop_path(branch, training=training)
 
-        # of rows, TensorFlow adds the tokens in the last product; stochastic depth drops samples
+        # As a matrix of rows, the sum is fused into the last product. Stochastic depth needs the axis of the batch.
         return add(tokens) if training else on_rows(add, tokens)
-
-
-def _pre_norm(block, z, positions, training):
-    """x + f(norm(x)), the order of the paper."""
-    z = block.add_attention(z, block.attend(z, positions, training, norm=block.norm1), training)  # Eq. 2
-    return block.add_mlp(z, training, norm=block.norm2)  # Eq. 3
-
-
-def _post_norm(block, z, positions, training):
-    """x + norm(f(x))"""
-    z = block.add_attention(z, block.attend(z, positions, training, then=block.norm1), training)
-    return block.add_mlp(z, training, then=block.norm2)
-
-
-def _parallel(block, z, positions, training):
-    """x + attention(norm(x)) + mlp(norm(x)) (arXiv 2302.05442)"""
-    normed = block.norm1(z)
-    branch = block.attend(normed, positions, training) + on_rows(partial(block.mlp, training=training), normed)
-    return block.add_attention(z, branch, training)
-
-
-# `order` of `BlockConfig` -> function of the block, its tokens, their positions and `training`
-_ORDERS = {"pre_norm": _pre_norm, "post_norm": _post_norm, "parallel": _parallel}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -236,7 +216,7 @@ class TransformerBlock(ResidualBlock):
             self.attention = self.sublayer(MultiHeadSelfAttention, *attention, name="attention")
         else:
             self.attention = self.sublayer(GridSelfAttention, self.grid_size, self.window, *attention, name="attention")
-        self.add_parts()
+        self.make_parts()
 
     def build(self, input_shape):
         self.attention.build(input_shape)
@@ -248,7 +228,7 @@ class TransformerBlock(ResidualBlock):
         equations = partial(_ORDERS[self.block.order], self, training=training)
         return recompute([self], equations, tokens, positions, when=training and self.remat == "block")
 
-    def attend(
+    def attention_branch(
         self,
         tokens: Tensor,
         positions: Mapping[str, Tensor] | None,
@@ -289,6 +269,31 @@ class TransformerBlock(ResidualBlock):
             self.build(tokens.shape)
         attended = tokens if self.block.order == "post_norm" else self.norm1(tokens)
         return self.attention(attended, positions, return_attention_scores=True)[1]
+
+
+def _pre_norm(block, z, positions, training):
+    """x + f(norm(x)), the order of the paper."""
+    z = block.add_attention(z, block.attention_branch(z, positions, training, norm=block.norm1), training)  # Eq. 2
+    return block.add_mlp(z, training, norm=block.norm2)  # Eq. 3
+
+
+def _post_norm(block, z, positions, training):
+    """x + norm(f(x))"""
+    z = block.add_attention(z, block.attention_branch(z, positions, training, then=block.norm1), training)
+    return block.add_mlp(z, training, then=block.norm2)
+
+
+def _parallel(block, z, positions, training):
+    """x + attention(norm(x)) + mlp(norm(x)) (arXiv 2302.05442)"""
+    normed = block.norm1(z)
+    branch = block.attention_branch(normed, positions, training) + on_rows(
+        partial(block.mlp, training=training), normed
+    )
+    return block.add_attention(z, branch, training)
+
+
+# `order` of `BlockConfig` -> function of the block, its tokens, their positions and `training`
+_ORDERS = {"pre_norm": _pre_norm, "post_norm": _post_norm, "parallel": _parallel}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -25,7 +25,7 @@ from keras_vit.models.vit import VisionTransformer
 
 # class of a config -> class of its model
 MODELS: dict[type[ImageConfig], type[ImageModel]] = {
-    family.config_class: family for family in (VisionTransformer, SwinTransformer, BiTResNet, AxialResNet)
+    model.config_class: model for model in (VisionTransformer, SwinTransformer, BiTResNet, AxialResNet)
 }
 
 

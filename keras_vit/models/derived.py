@@ -293,7 +293,7 @@ def _as_map(tokens, model):
         return PatchMap(config.patch_size, config.embedding.pad, dtype=config.dtype)(tokens, model.input)
     length, dim = tokens.shape[1:]
     # the patch grid, or that of a later Swin stage
-    grids = [config.stage_size(stage) for stage in range(len(config.depths))] if config.family == "swin" else []
+    grids = [config.stage_size(stage) for stage in range(len(config.depths))] if config.network == "swin" else []
     rows, columns = next((grid for grid in grids if math.prod(grid) == length), config.grid_size)
     num_prefix = length - rows * columns  # 0 right after the patch encoder
     return ops.reshape(tokens[:, num_prefix:], (-1, rows, columns, dim))

@@ -97,9 +97,9 @@ class VisionTransformer(ImageModel):
     ) -> None:
         config, inputs, images = self._start(config)
         maps, config = (images, config) if isinstance(images, dict) else _apply_stem(images, config, stem)
-        tokens, positions, places = _embed(maps, config)
-        blocks = _encode(tokens, positions, places, config)
-        pooled = _pool(blocks, positions, maps, config)
+        tokens, positions, adders = _embed(maps, config)
+        outputs_of_blocks = _encode(tokens, positions, adders, config)
+        pooled = _pool(outputs_of_blocks, positions, maps, config)
         heads = [_head(features, config, head) for features, head in zip(pooled, HEADS, strict=False)]
         dtype = head_dtype(config) if config.include_top else config.dtype
         outputs = keras.layers.Average(dtype=dtype, name="average")(heads) if config.distilled else heads[0]
@@ -112,7 +112,7 @@ class VisionTransformer(ImageModel):
         self._scan = None
         if config.scan_layers:
             layers = [self.get_layer(f"block_{index:02d}") for index in range(config.num_layers)]
-            self._scan = scanned_call(inputs, tokens, positions, layers, blocks[-1], outputs)
+            self._scan = scanned_call(inputs, tokens, positions, layers, outputs_of_blocks[-1], outputs)
 
     @staticmethod
     def _make_inputs(config):
@@ -125,13 +125,13 @@ class VisionTransformer(ImageModel):
         }
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
-        first = keras.tree.flatten(inputs)[-1]  # images, or patches
-        if self._has_any_size and is_compiled_by_jax(first):
-            self._compiled_sizes.add(tuple(first.shape[1:3]))
+        images = keras.tree.flatten(inputs)[-1]  # or patches, which are after the coordinates in the order of names
+        if self._has_any_size and is_compiled_by_jax(images):
+            self._compiled_sizes.add(tuple(images.shape[1:3]))
             count = len(self._compiled_sizes)
             if count > _MANY_SIZES:
                 LOGGER.info("%s: JAX compiles each size of images anew; this is number %s", self.name, count)
-        if self._scan is not None and not keras.utils.is_keras_tensor(first):
+        if self._scan is not None and not keras.utils.is_keras_tensor(images):
             return self._scan(inputs, training)
         # `_in_train_step` is of `DistributedFit`: `fit` gets the logits of both heads
         if self._call_heads is None or not (training and self._in_train_step):
@@ -211,10 +211,15 @@ def _apply_stem(images, config, stem):
 def _embed(maps, config):
     """z_0 = [x_class; x_1 E; ...; x_N E] + E_pos, Eq. 1.
 
-    Return z_0; what the attention of every block gets of positions; and for each block a function of both, which
-    returns them with the positions that are added at its input.
+    Args:
+        maps: images; the feature map of a stem; or the dict of `_make_inputs`.
+        config: the `ViTConfig`.
+
+    Returns:
+        z_0; the dict `positions` that the attention of every block gets, {} for a plain ViT; and for each block an
+        adder, a function from tokens and positions to both with the positions that are added at its input.
     """
-    parts, several, prefix = config.embedding, config.embedding.images_per_sequence, config.num_prefix_tokens
+    parts, images, prefix = config.embedding, config.embedding.images_per_sequence, config.num_prefix_tokens
     own = {"dtype": config.dtype}
     arguments = config.patch_size, config.hidden_dim, parts.patch_bias, parts.pad, parts.kernel_size
     encoder = PatchEncoder(*arguments, parts.whole_patches, name="patch_encoder", **own)
@@ -224,17 +229,17 @@ def _embed(maps, config):
     if prefix:
         tokens = ClassToken(config.num_class_tokens, config.num_registers, name="class_token", **own)(tokens)
     coordinates, positions = _coordinates(tokens, maps, config)
-    first, *later = [partial(_placed, layer, coordinates) for layer in _position_layers(config)]
-    tokens, positions = first(tokens, positions)
-    if prefix and (several or 1) > 1:
-        tokens = RepeatedPrefix(several, prefix, name="repeated_prefix", **own)(tokens)
+    add_first, *later = [partial(_add_positions, layer, coordinates) for layer in _position_layers(config)]
+    tokens, positions = add_first(tokens, positions)
+    if prefix and (images or 1) > 1:
+        tokens = RepeatedPrefix(images, prefix, name="repeated_prefix", **own)(tokens)
     if config.dropout_rate:
         tokens = keras.layers.Dropout(config.dropout_rate, name="dropout", **own)(tokens)
     if parts.patch_drop_rate:
         tokens = PatchDropout(parts.patch_drop_rate, prefix, name="patch_dropout", **own)(tokens)
     if parts.pre_norm:
         tokens = _norm(config, "pre_norm")(tokens)
-    return tokens, positions, [partial(_placed, None, ()), *later]
+    return tokens, positions, [partial(_add_positions, None, ()), *later]  # those of the first block are added
 
 
 def _norm(config, name):
@@ -244,14 +249,14 @@ def _norm(config, name):
 def _coordinates(tokens, maps, config):
     """Return the inputs of position layers besides tokens, as a tuple, and the positions that need no such layer."""
     coordinates, positions, pad = (), {}, config.embedding.pad
-    several, prefix = config.embedding.images_per_sequence, config.num_prefix_tokens
-    if several is not None:
-        *coordinates, positions["sequence_ids"] = PatchPlaces(several, prefix, name="patch_places")(maps["coordinates"])
+    images, prefix = config.embedding.images_per_sequence, config.num_prefix_tokens
+    if images is not None:
+        *coordinates, positions["sequence_ids"] = PatchPlaces(images, prefix, name="patch_places")(maps["coordinates"])
     elif config.embedding.position_grid is not None:
         coordinates = (PatchCoordinates(config.patch_size, pad, name="patch_coordinates")(maps),)
     if config.block.rotary is not None:
         # Registers are not rotated, and neither are the class tokens of further images.
-        registers = config.num_registers + ((several or 1) - 1) * prefix
+        registers = config.num_registers + ((images or 1) - 1) * prefix
         sequence = config.grid_size, config.num_class_tokens, registers
         rotary = RotaryEmbedding(config.block.rotary, config.num_heads, *sequence, dtype=config.dtype, name="rotary")
         positions["rotary"] = rotary(tokens, *coordinates)
@@ -260,11 +265,13 @@ def _coordinates(tokens, maps, config):
     return coordinates, positions
 
 
-def _placed(layer, coordinates, tokens, positions):
+def _add_positions(layer, coordinates, tokens, positions):
     """Return tokens and positions after a position layer, which adds to one of them; None changes neither."""
+    if layer is None:
+        return tokens, positions
     if isinstance(layer, AddPositionEmbs):
         return layer(tokens, *coordinates), positions
-    return tokens, positions if layer is None else {**positions, _IN_POSITIONS[type(layer)]: layer(tokens)}
+    return tokens, {**positions, _IN_POSITIONS[type(layer)]: layer(tokens)}
 
 
 # position layer -> name of its output in the positions of the attention
@@ -272,7 +279,7 @@ _IN_POSITIONS = {RelativePositions: "relative_keys", AttentionBias: "attention_b
 
 
 def _position_layers(config):
-    """Return the position layer before each block, None for no layer (appendix D.4, Table 8)."""
+    """Return the position layer before each block, None before a block that adds none (appendix D.4, Table 8)."""
     if config.position_placement == "every":
         first = "_00" if config.position_embedding == "relative_2d" else ""
         return [_position_layer(config, f"_{index:02d}" if index else first) for index in range(config.num_layers)]
@@ -291,17 +298,17 @@ def _position_layer(config, suffix):
     resize = config.embedding.resize
     if config.position_embedding == "relative_2d":
         return AttentionBias(config.grid_size, config.num_heads, resize, name=f"attention_bias{suffix}", **common)
-    rows = config.num_position_rows
-    sequence = (config.table_grid, rows, config.num_prefix_tokens - rows)
+    placed = config.num_position_rows  # class tokens with a position; the other prefix tokens count as registers
+    sequence = (config.table_grid, placed, config.num_prefix_tokens - placed)
     common |= {name: getattr(config.embedding, name) for name in ("square_positions", "position_init")}
     return AddPositionEmbs(config.position_embedding, *sequence, resize, name=f"position_embs{suffix}", **common)
 
 
-def _encode(tokens, positions, places, config):
+def _encode(tokens, positions, adders, config):
     """z_l = block(z_{l-1}), Eqs. 2 and 3. Return z_1, ..., z_L."""
     outputs, merged = [], ()  # merged: sizes and groups of merged tokens
-    for index, place in enumerate(places):
-        tokens, positions = place(tokens, positions)
+    for index, add in enumerate(adders):
+        tokens, positions = add(tokens, positions)
         given = {"positions": positions} if positions else {}
         tokens, *merged = keras.tree.flatten(_block(config, index)(tokens, *merged, **given))
         outputs.append(tokens)
@@ -326,16 +333,16 @@ def _block(config, index):
     return TransformerBlock(**arguments)
 
 
-def _pool(blocks, positions, maps, config):
+def _pool(outputs, positions, maps, config):
     """y = LN(z_L^0), Eq. 4, or another pooling. Return a list with the features of each head."""
     norm = None if config.norm_position == "none" else _norm(config, "encoder_norm")
     if config.head.neck is not None:
         patches = PatchMap(config.patch_size, config.embedding.pad, dtype=config.dtype, name="neck_map")
-        blocks = [Neck(config.head.neck, dtype=config.dtype, name="neck")(patches(blocks[-1], maps))]
-    tokens = blocks[-config.head.num_blocks :]
+        outputs = [Neck(config.head.neck, dtype=config.dtype, name="neck")(patches(outputs[-1], maps))]
+    tokens = outputs[-config.head.num_blocks :]
     if config.norm_position == "before_pooling":
-        tokens = [norm(block) for block in tokens]
-    tokens = tokens if len(tokens) > 1 else tokens[0]
+        tokens = [norm(z) for z in tokens]
+    tokens = tokens if len(tokens) > 1 else tokens[0]  # only a head on several blocks reads a list
     if config.pooling in UNPOOLED:
         return [tokens]
     ids = [positions["sequence_ids"]] if "sequence_ids" in positions else []

@@ -241,7 +241,7 @@ def layer_rates(model, decay):
 
 def _depths(encoder):
     """Return the block of each variable by id (0 before the first block, then from 1), and the number of blocks."""
-    kinds = next(blocks for family, blocks in _BLOCKS.items() if isinstance(encoder, family))
+    kinds = next(blocks for model, blocks in _BLOCKS.items() if isinstance(encoder, model))
     blocks, depths = [], {}
     for inner in inner_layers(encoder):  # outer layers come before inner ones
         is_inside = blocks and inner.path.startswith(blocks[-1] + "/")  # an axial block contains two other blocks

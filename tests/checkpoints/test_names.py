@@ -162,7 +162,7 @@ def test_every_variable_has_one_rule(family, layout):
 )
 def test_the_rules_know_every_variable_of_a_model(make_kind, kind, layout, changes):
     model = make_kind(kind, **changes)
-    layout = layout_of(model.config.family, layout)
+    layout = layout_of(model.config.network, layout)
     theirs = []
     for variable in model.weights:
         rule = names.find_rule(layout, variable.path, model.config)

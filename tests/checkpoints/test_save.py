@@ -70,7 +70,7 @@ def test_golden_files_come_back_byte_for_byte(case, tmp_path):
     path = tmp_path / f"a{source.suffix}"
     keras_vit.save_weights(model, path, layout)
     written, original = load_arrays(path), load_arrays(source)
-    rules = names.LAYOUTS[model.config.family][layout]
+    rules = names.LAYOUTS[model.config.network][layout]
     expected = {name: array for name, array in original.items() if not is_buffer(rules, name)}
     if layout == "official":
         expected = {official_name(rules, name): squeezed(array) for name, array in expected.items()}

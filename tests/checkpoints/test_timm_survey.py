@@ -55,7 +55,7 @@ def _check(names):
         except ValueError:
             continue
         count += 1
-        if config.family == "swin":
+        if config.network == "swin":
             found = [config.num_heads, config.gelu, config.epsilon]
             shapes = _survey()["arrays"][row["arrays"]]
             tables = [shapes[f"layers.{stage}.blocks.0.attn.relative_position_bias_table"] for stage in range(4)]

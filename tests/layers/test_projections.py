@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from optimised_graphs import needs_onednn, optimised_operations
 
-from keras_vit.layers.forms import CONVERTER, on_rows, project, project_heads, written_for
+from keras_vit.layers.forms import CONVERTER, on_rows, project, project_to_heads, written_for
 
 X = np.random.default_rng(0).normal(size=(2, 3, 5, 4)).astype("float32")
 
@@ -46,7 +46,7 @@ def test_parts_and_heads(reader, use_bias):
     layer, x = keras.layers.Dense(24, use_bias=use_bias, bias_initializer="normal"), X[0]
     layer.build(x.shape)
     with written_for(reader):
-        query, key, value = project_heads(layer, keras.ops.convert_to_tensor(x), num_heads=4)
+        query, key, value = project_to_heads(layer, keras.ops.convert_to_tensor(x), num_heads=4)
         whole = project(layer, keras.ops.convert_to_tensor(x))
     expected = keras.ops.convert_to_numpy(layer(x))
     np.testing.assert_allclose(whole, expected, rtol=1e-5, atol=1e-6)
@@ -62,7 +62,7 @@ def test_converters_get_a_product_for_each_part():
     layer = keras.layers.Dense(24)
     layer.build(X[0].shape)
     with written_for(CONVERTER):
-        traced = tf.function(lambda x: project_heads(layer, x, 4), autograph=False).get_concrete_function(
+        traced = tf.function(lambda x: project_to_heads(layer, x, 4), autograph=False).get_concrete_function(
             tf.TensorSpec((None, 5, 4))
         )
     kinds = [operation.type for operation in traced.graph.get_operations()]

@@ -1,6 +1,6 @@
-"""The mapping between our variable paths and the array names of other libraries, for every family.
+"""The mapping between our variable paths and the array names of other libraries, for every network.
 
-Each family has a table, and `layouts.toml` states what else its files have in common; `rules.py` reads both. Loading
+Each network has a table, and `layouts.toml` states what else its files have in common; `rules.py` reads both. Loading
 and saving use the same tables.
 """
 
@@ -34,15 +34,15 @@ def fold(layout, name):
     return name
 
 
-def detect(entries, family, library="auto"):
-    """Return the `Layout` of this family that matches these array names, or None.
+def detect(entries, network, library="auto"):
+    """Return the `Layout` of this network that matches these array names, or None.
 
     Args:
         entries: dict from the name of each array of a file to its `Entry`.
-        family: family of a config.
+        network: `network` of a config.
         library: library of the layout, see `Layout`; `auto` for any.
     """
-    layouts = LAYOUTS.get(family, {}).values()
+    layouts = LAYOUTS.get(network, {}).values()
     for layout in sorted(layouts, key=lambda layout: (layout.needs is None, layout.rank is None)):
         if library not in ("auto", layout.library) or (layout.needs is not None and layout.needs not in entries):
             continue
@@ -67,16 +67,16 @@ def fold_entries(path, entries, layout):
     Raises:
         ValueError: if two arrays fold to one name.
     """
-    found, left, layout = {}, {}, layout or _KERAS
-    unread = {_NO_WEIGHT: layout.ignored, **layout.aside}
+    found, unread, layout = {}, {}, layout or _KERAS
+    patterns = {_NO_WEIGHT: layout.ignored, **layout.aside}
     for entry in entries.values():
         name, shape = fold(layout, entry.name), entry.shape
-        reasons = (reason for reason, pattern in unread.items() if pattern is not None and re.search(pattern, name))
+        reasons = (reason for reason, pattern in patterns.items() if pattern is not None and re.search(pattern, name))
         if (reason := next(reasons, None)) is not None:
-            left[entry.name] = reason
+            unread[entry.name] = reason
             continue
         if len(shape) == 3 and shape[1] == 0:
-            left[entry.name] = "the registers of a model without registers"
+            unread[entry.name] = "the registers of a model without registers"
             continue
         if (rank := layout.rank_of(name)) is not None:
             shape = (1,) * (3 - len(shape)) + shape if rank < 3 else (1, math.prod(shape[:-1]), *shape[-1:])
@@ -87,7 +87,7 @@ def fold_entries(path, entries, layout):
             if key in found:
                 raise ValueError(f"{str(path)!r}: arrays {found[key].name!r} and {entry.name!r} both stand for {key!r}")
             found[key] = value
-    return found, left
+    return found, unread
 
 
 def _pieces(name, entry, entries, layout):
@@ -166,10 +166,11 @@ def find_rule(layout, path, config, names=None):
     applying = _applying(config)
     # The names that the library writes for the config are first; a file may have those of another model's spelling.
     others = () if names is None else (name for name in _SPELLINGS if name not in applying)
+    keys = {case: f"{layer}@{case}{slash}{rest}" if case else template for case in (*applying, None, *others)}
     if layer == "encoder_norm" and "after_pooling" in applying:  # fc_norm is another layer, not another name
-        template = None
-    keys = {case: f"{layer}@{case}{slash}{rest}" for case in (*applying, None, *others)} | {None: template}
+        del keys[None]
     found = {case: rules[key] for case, key in keys.items() if key in rules}
+    # The other cases are other arrays, not other spellings: no other name stands for these.
     strict = [rule for case, rule in found.items() if case is not None and case not in _SPELLINGS]
     candidates = [
         dataclasses.replace(rule, ours=path, theirs=tuple(name.format(**numbers) for name in rule.theirs))

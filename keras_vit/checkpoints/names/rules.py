@@ -38,9 +38,9 @@ class Layout:
         rules: see `Rule`.
         marker: regular expression; a matching folded name shows that a file has this layout.
         rank: number of axes of the array that `marker` matches, None for any number.
-        needs: name of another array that a file of this layout has; None for none.
-        excludes: regular expression; a matching name shows that a file does not have this layout, even if `marker`
-            matches; None for none.
+        needs: name, not folded, of another array that a file of this layout has; None for none.
+        excludes: regular expression; a matching name, not folded, shows that a file does not have this layout, even if
+            `marker` matches; None for none.
         fields: dict from fields of the config, with dots for nested ones, to their values in these files.
         aliases: pairs (regular expression, replacement), applied in order to every name.
         ignored: regular expression of arrays that are not weights: buffers and optimizer state; None for none.
@@ -112,11 +112,11 @@ def fits(wanted, value):
     return {"any": True, "set": bool(value), "unset": not value}.get(wanted, value == wanted)
 
 
-def _layout(family, sections, name):
-    """Return the `Layout` of a section of layouts.toml, one of the `sections` of a family."""
+def _layout(network, sections, name):
+    """Return the `Layout` of a section of layouts.toml, one of the `sections` of a network."""
     section = _section(sections, name)
     fields = {field: value for field, value in section.items() if field not in ("base", "like", "table")}
-    return Layout(**{"library": name, "rules": tuple(_rules_of(family, sections, name).values()), **fields})
+    return Layout(**{"library": name, "rules": tuple(_rules_of(network, sections, name).values()), **fields})
 
 
 def _section(sections, name):
@@ -125,20 +125,20 @@ def _section(sections, name):
     return {**(_section(sections, section["like"]) if "like" in section else {}), **section}
 
 
-def _rules_of(family, sections, name):
+def _rules_of(network, sections, name):
     """Return {our variable: `Rule`} of a layout; its own table has precedence over that of its `base`."""
     section = _section(sections, name)
-    base = _rules_of(family, sections, section["base"]) if "base" in section else {}
-    table, column = (section["table"], "theirs") if "table" in section else (family, name)
-    kinds = "official" if section.get("suffix") == ".npz" else "torch"
-    return base | {rule.ours: rule for rule in _read_rules(table, column, kinds)}
+    base = _rules_of(network, sections, section["base"]) if "base" in section else {}
+    table, column = (section["table"], "theirs") if "table" in section else (network, name)
+    files = "official" if section.get("suffix") == ".npz" else "torch"
+    return base | {rule.ours: rule for rule in _read_rules(table, column, files)}
 
 
 _read = functools.cache(lambda table: read_table(f"checkpoints/names/{table}.tsv"))
 
 
 @functools.cache
-def _read_rules(table, layout, files):
+def _read_rules(table, column, files):
     """Return the rules of a layout, one per array, from a column of a table; `files` selects rows of kinds.tsv.
 
     A line of the table is one of our layers, or a single variable: its name, its name in the files of each layout, and
@@ -147,8 +147,8 @@ def _read_rules(table, layout, files):
     rules = []
     kinds = [row for row in _read("kinds") if files in row["files"].split()]
     for row in _read(table):
-        if layout in row:
-            start, _, choice = row[layout].partition("(")
+        if column in row:
+            start, _, choice = row[column].partition("(")
             parts, _, end = choice.partition(")")
             for array in (array for array in kinds if array["kind"] == row["kind"]):
                 theirs = tuple(f"{start}{part}{end}{array.get('theirs', '')}" for part in parts.split("|"))
@@ -157,10 +157,10 @@ def _read_rules(table, layout, files):
     return tuple(rules)
 
 
-# family of a config -> name of a layout -> `Layout`
+# `network` of a config -> name of a layout -> `Layout`
 LAYOUTS = {
-    family: {name: _layout(family, sections, name) for name in sections}
-    for family, sections in read_toml("checkpoints/names/layouts.toml").items()
+    network: {name: _layout(network, sections, name) for name in sections}
+    for network, sections in read_toml("checkpoints/names/layouts.toml").items()
 }
 _TEXT = read_toml("checkpoints/names/text.toml")
 TEXT_LAYOUTS = {name: _layout("text", _TEXT, name) for name in _TEXT}  # of text towers
