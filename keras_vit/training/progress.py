@@ -59,7 +59,7 @@ class Progress(keras.callbacks.Callback):
         self._first = self._first or (done, now)
         logs.update(self._values)
         self._compiled = self._compiled or now
-        if self._epochs is not None and now - self._compiled >= _WAIT:
+        if self._epochs is not None and speed and now - self._compiled >= _WAIT:
             self._log_time_left((self._epochs - self._epoch) * self._steps_per_epoch - done)
             self._epochs = None
 
