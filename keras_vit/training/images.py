@@ -6,7 +6,7 @@ import os
 from keras_vit import checks
 from keras_vit.data import eval_pipeline, from_directory, multi_crop_pipeline, train_pipeline
 from keras_vit.data.sources import ImageSource
-from keras_vit.training.recipe_checks import CROPPED, DATASETS
+from keras_vit.training.recipe_checks import CROPPED, DATASETS, SELF_SUPERVISED
 
 _MOST_NAMED = 8  # classes in a message
 
@@ -22,14 +22,6 @@ class RunImages:
 
     train: ImageSource
     validation: ImageSource | None
-
-    def check_classes(self, classes):
-        """Raise a `ValueError` unless training and validation have one class for each class of the model."""
-        names, held_out = self.train.class_names, self.validation and self.validation.class_names
-        if classes != len(names):
-            raise ValueError(f"model must have the {len(names)} classes of source; got {classes}")
-        if held_out is not None and held_out != names:
-            raise ValueError(f"validation must have the classes {_shortened(names)}; got {_shortened(held_out)}")
 
     def fingerprints(self):
         """Return the fingerprints of the training and of the validation images; see `ImageSource.fingerprint`."""
@@ -70,7 +62,12 @@ def open_images(recipe, source, validation):
             raise ValueError(f"source must be given: recipe {recipe.name!r} has no images of its own")
         source, held_out = DATASETS[recipe.dataset]()
         validation = held_out if validation is None and recipe.loss != CROPPED else validation
-    return RunImages(_open("source", source), None if validation is None else _open("validation", validation))
+    images = RunImages(_open("source", source), None if validation is None else _open("validation", validation))
+    if images.validation is not None and recipe.loss not in SELF_SUPERVISED:
+        names, held_out = images.train.class_names, images.validation.class_names
+        if held_out != names:
+            raise ValueError(f"validation must have the classes {_shortened(names)}; got {_shortened(held_out)}")
+    return images
 
 
 def _open(name, source):

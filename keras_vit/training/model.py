@@ -9,14 +9,14 @@ from keras_vit.training.recipe_checks import CROPPED, SELF_SUPERVISED
 from keras_vit.zoo import VARIANTS, create_model, variant_name
 
 
-def model_to_train(recipe, images, model=None, weights=None):
+def model_to_train(recipe, class_names, model=None, weights=None):
     """Return the model to train, with the class names of the images as its labels.
 
     A model that predicts no labels is not compared with the classes of the images.
 
     Args:
         recipe: `Recipe`. A model that is built here uses the recipe's dtype, rates and image size.
-        images: `RunImages`.
+        class_names: class names of the images.
         model, weights: as in `keras_vit.train`.
 
     Raises:
@@ -24,8 +24,8 @@ def model_to_train(recipe, images, model=None, weights=None):
         ValueError: if the classes of model and images differ, or a built model is given with weights.
     """
     if not isinstance(model, Model):
-        model = _create(recipe, len(images.train.class_names), model, weights)
-        model.labels = images.train.class_names
+        model = _create(recipe, len(class_names), model, weights)
+        model.labels = class_names
         if recipe.loss in SELF_SUPERVISED:
             model = resize(model, "any") if recipe.loss == CROPPED and hasattr(model.config, "table_grid") else model
             model = SELF_SUPERVISED[recipe.loss](model, **(recipe.pretraining or {}))
@@ -34,10 +34,12 @@ def model_to_train(recipe, images, model=None, weights=None):
     encoder = find_encoder(model)
     if encoder is None:
         raise TypeError(f"model must be or contain one model of keras_vit; {model.name!r} has none or several")
-    if not isinstance(model, tuple(SELF_SUPERVISED.values())):
-        images.check_classes(model.output_shape[-1])
-        if encoder is student_of(model):
-            encoder.labels = images.train.class_names
+    if isinstance(model, tuple(SELF_SUPERVISED.values())):
+        return model
+    if model.output_shape[-1] != len(class_names):
+        raise ValueError(f"model must have the {len(class_names)} classes of source; got {model.output_shape[-1]}")
+    if encoder is student_of(model):
+        encoder.labels = class_names
     return model
 
 

@@ -116,7 +116,7 @@ def train(
     with contextlib.nullcontext(strategy) if isinstance(strategy, Devices) else distribution(strategy) as devices:
         images = open_images(recipe, source, validation)
         keras.utils.set_random_seed(recipe.seed)
-        model = model_to_train(recipe, images, model, weights)
+        model = model_to_train(recipe, images.train.class_names, model, weights)
         run = _Run(recipe, images, model, run_identity(recipe, images, model, weights), workdir, devices, shown)
         return run.result(checkpoint_every, max_corrupt)
 
