@@ -290,7 +290,7 @@ def _unwrapped(checkpoint, library):
 def _without_masked(layout, entries, saved_config):
     """Return the entries without the biases of keys that are masked, so all zero, unless the file states them."""
     masked = {name for name in entries if layout.masked and re.search(layout.masked, name)}
-    has_key_bias = saved_config and saved_config.block.key_bias
+    has_key_bias = saved_config and saved_config.field("block.key_bias")
     if not masked or has_key_bias or any(entries[name].read().any() for name in masked):
         return entries
     return {name: entry for name, entry in entries.items() if name not in masked}

@@ -31,9 +31,9 @@ class Layer(keras.layers.Layer):
     argument_names: tuple[str, ...] = ()
 
     def configure(self, **arguments: Any) -> None:
-        """Check arguments of the constructor by their names and store what the checks return as attributes.
+        """Check arguments of the constructor by their names and store them as attributes.
 
-        The check of `block` returns the default `BlockConfig` for None.
+        What is stored is what the checks return; that of `block` returns the default `BlockConfig` for None.
 
         Args:
             **arguments: the arguments by name; a layer may call this several times.

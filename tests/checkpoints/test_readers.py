@@ -67,7 +67,7 @@ def test_safetensors_with_bfloat16_metadata_and_configs(tmp_path):
     assert checkpoint.kind == "safetensors"
     assert checkpoint.metadata == {"position_grid": "[2, 3]"}
     assert checkpoint.config_json == {"model_type": "vit"}
-    assert checkpoint.preprocessor == {"size": 224}
+    assert checkpoint.processor == {"size": 224}
 
 
 @pytest.mark.parametrize("suffix", [".weights.h5", ".keras"])
