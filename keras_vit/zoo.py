@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, cast
 from keras_vit import checks
 from keras_vit.checkpoints.assignments import RESIZE_CHOICES
 from keras_vit.checkpoints.evidence import read_evidence
-from keras_vit.checkpoints.foreign_names import find_foreign, foreign_names
+from keras_vit.checkpoints.foreign_names import find_foreign, foreign_names, near_names
 from keras_vit.checkpoints.load import build_loaded, load_whole
 from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.match import make_plan
@@ -28,6 +28,7 @@ from keras_vit.models.derived import OPEN_SIZES
 from keras_vit.models.derived import resize as resize_model
 from keras_vit.typing import Pair, PathLike, Size
 from keras_vit.variants import DESIGN, FAMILIES, VARIANTS, Variant
+from keras_vit.words import check_arguments
 
 BuildT = TypeVar("BuildT", bound=Callable[..., ImageModel])
 _SIZES = ("auto", "file", "any", "native")
@@ -46,9 +47,20 @@ def list_models(pattern: str = "*") -> list[str]:
     """Return the names of the models, in the order of the table.
 
     Args:
-        pattern: shell-style pattern that the names must match, such as `"ViT-*"`; case-sensitive.
+        pattern: shell-style pattern, such as `"ViT-*"`, or a part of a name, such as `"dino"`; case does not matter.
+            It is compared with the names of the models, of their constructors, and with those in timm and on the
+            Hugging Face hub, such as `"vit_base_*"` and `"facebook/*"`.
     """
-    return [name for name in VARIANTS if fnmatch.fnmatchcase(name, pattern)]
+    pattern = pattern if set("*?[") & set(pattern) else f"*{pattern}*"
+    return [name for name, names in _all_names().items() if fnmatch.filter(names, pattern.lower())]
+
+
+def _all_names():
+    """Return a dict from the name of each variant to all names of it, in lower case."""
+    names = {name: [name.lower(), constructor_name(name).lower()] for name in VARIANTS}
+    for row in foreign_names():
+        names[row.variant].append(row.name.lower())
+    return names
 
 
 def list_weights(model: str) -> list[str]:
@@ -87,7 +99,14 @@ def variant_name(argument: str, name: str) -> str:
     """
     name = CONSTRUCTORS.get(name, name) if isinstance(name, str) else name
     foreign = None if name in VARIANTS else find_foreign(name)
-    return checks.check_choice(argument, foreign.variant if foreign else name, VARIANTS)
+    name = foreign.variant if foreign else name
+    if name not in VARIANTS:
+        raise ValueError(
+            f"{argument}={checks.quoted(name)} is the name of no model{near_names(name, (*VARIANTS, *CONSTRUCTORS))}: "
+            f"it must be one of the {len(VARIANTS)} of keras_vit.list_models(), as keras-vit list shows them, "
+            "or a name of timm or of the Hugging Face hub"
+        )
+    return name
 
 
 def _or_for_any_size(build: BuildT) -> BuildT:
@@ -230,7 +249,7 @@ def load(
     about = {"preprocessing": preprocessing, "labels": labels, "name": name}
     if str(path).endswith(".keras"):
         return load_whole(path, {"variant": variant, "resize": None if resize == "auto" else resize, **about, **fields})
-    evidence, resolved = _resolved("load", path, variant, fields)
+    evidence, resolved = _resolved(load, path, variant, fields)
     return build_loaded(resolved, evidence, resize, **about)
 
 
@@ -275,7 +294,7 @@ def describe(source: PathLike, *, variant: str | None = None, **arguments: Any) 
         FileNotFoundError, TypeError, ValueError: as `load`.
     """
     path, variant, fields = _fetched(source, variant, arguments.pop("image_size", "auto"), arguments)
-    evidence, resolved = _resolved("describe", path, variant, fields)
+    evidence, resolved = _resolved(describe, path, variant, fields)
     model, _ = build_deferred(lambda: build_model(resolved.config))
     report = make_plan(model, evidence).report
     row = resolved.row
@@ -306,7 +325,9 @@ def _fetched(source, variant, image_size, arguments):
 def _resolved(function, path, variant, fields):
     """Return the `Evidence` of a file and the `Resolved` of it, with checked fields."""
     evidence = read_evidence(open_checkpoint(path))
-    _check_arguments(function, fields, evidence.config_class.__dataclass_fields__, evidence.config_class)
+    known = [*inspect.signature(function).parameters, *evidence.config_class.__dataclass_fields__]
+    known.remove("arguments")
+    _check_arguments(function.__name__, fields, known, evidence.config_class)
     variant = variant if variant is None or variant in FAMILIES else variant_name("variant", variant)
     return evidence, resolve(evidence, variant, fields)
 
@@ -319,13 +340,9 @@ def _size(image_size, usual):
 
 
 def _check_arguments(function, arguments, known, config_class):
-    nested = config_class.__dataclass_fields__.keys() & NESTED
-    for name in arguments:
-        if name not in known and name.partition(".")[0] not in nested:
-            hint = checks.suggestion(name, known, foreign=checks.FOREIGN_ARGUMENTS)
-            raise TypeError(
-                f"{function} got an unexpected keyword argument {name!r}{hint}; the arguments are {', '.join(known)}"
-            )
+    nested = [name for name in config_class.__dataclass_fields__ if name in NESTED]
+    given = {name: value for name, value in arguments.items() if name.partition(".")[0] not in nested}
+    check_arguments(function, given, dict.fromkeys([*known, *nested]))
 
 
 @functools.cache
