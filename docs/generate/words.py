@@ -7,9 +7,9 @@ from keras_vit.files import read_table
 _PAGE = """# Words of other libraries
 
 {count} arguments, functions, classes, methods and attributes of timm, transformers, keras-hub, keras.applications,
-torchvision and others, and what to write in keras_vit. The errors of keras_vit show the same: `ViT_B16(num_classes=10)`,
-`keras_vit.create_transform` and `model.forward_features` raise errors that say what to write. The pages of the
-libraries, such as [timm](migration/timm.md), show whole tasks side by side.
+torchvision and others, and what to write in keras_vit. `ViT_B16(num_classes=10)`, `keras_vit.create_transform` and
+`model.forward_features` raise errors that say the same. The pages of the libraries, such as [timm](migration/timm.md),
+show whole tasks side by side.
 
 In the lines, `model` is a model of keras_vit, and `x` are images from `keras_vit.preprocess`.
 
