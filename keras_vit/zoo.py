@@ -51,16 +51,11 @@ def list_models(pattern: str = "*") -> list[str]:
             It is compared with the names of the models, of their constructors, and with those in timm and on the
             Hugging Face hub, such as `"vit_base_*"` and `"facebook/*"`.
     """
-    pattern = pattern if set("*?[") & set(pattern) else f"*{pattern}*"
-    return [name for name, names in _all_names().items() if fnmatch.filter(names, pattern.lower())]
-
-
-def _all_names():
-    """Return a dict from the name of each variant to all names of it, in lower case."""
-    names = {name: [name.lower(), constructor_name(name).lower()] for name in VARIANTS}
+    pattern = pattern.lower() if set("*?[") & set(pattern) else f"*{pattern.lower()}*"
+    names = {name: [name, constructor_name(name)] for name in VARIANTS}
     for row in foreign_names():
-        names[row.variant].append(row.name.lower())
-    return names
+        names[row.variant].append(row.name)
+    return [name for name, all_names in names.items() if fnmatch.filter(map(str.lower, all_names), pattern)]
 
 
 def list_weights(model: str) -> list[str]:
@@ -100,13 +95,13 @@ def variant_name(argument: str, name: str) -> str:
     name = CONSTRUCTORS.get(name, name) if isinstance(name, str) else name
     foreign = None if name in VARIANTS else find_foreign(name)
     name = foreign.variant if foreign else name
-    if name not in VARIANTS:
-        raise ValueError(
-            f"{argument}={checks.quoted(name)} is the name of no model{near_names(name, (*VARIANTS, *CONSTRUCTORS))}: "
-            f"it must be one of the {len(VARIANTS)} of keras_vit.list_models(), as keras-vit list shows them, "
-            "or a name of timm or of the Hugging Face hub"
-        )
-    return name
+    if name in VARIANTS:
+        return name
+    raise ValueError(
+        f"{argument}={checks.quoted(name)} is the name of no model{near_names(name, (*VARIANTS, *CONSTRUCTORS))}: it "
+        f"must be one of the {len(VARIANTS)} of keras_vit.list_models(), as keras-vit list shows them, or of timm or the "
+        "Hugging Face hub"
+    )
 
 
 def _or_for_any_size(build: BuildT) -> BuildT:

@@ -40,9 +40,9 @@ NAMES = [
         ("DINOv2-?_14-reg4", [f"DINOv2-{size}_14-reg4" for size in "SBLg"]),
         ("vit-g_*", ["ViT-g_14", "ViT-G_14"]),
         ("ViT_S??", ["ViT-S_16", "ViT-S_32"]),  # constructors
-        ("vit_base_patch16_224.*", ["ViT-B_16"]),  # names in timm
-        ("Facebook/dinov2-*-imagenet1k-1-layer", [f"DINOv2-{size}_14" for size in "SBLg"]),  # and on the hub
-        ("ViT-B_16", ["ViT-B_16", "R50+ViT-B_16", "AxialViT-B_16"]),  # a part of a name
+        ("vit_base_patch16_224.*", ["ViT-B_16", "DINO-B_16", "MAE-B_16"]),  # names in timm
+        ("Facebook/dino-vit*", ["DINO-S_16", "DINO-S_8", "DINO-B_16", "DINO-B_8"]),  # and on the hub
+        ("+ViT-B_", ["R26+ViT-B_32", "R50+ViT-B_16", "R50+ViT-B_32"]),  # a part of a name
         ("jepa", ["IJEPA-H_14", "IJEPA-H_16", "IJEPA-g_16"]),
         ("no such", []),
     ],
