@@ -97,10 +97,10 @@ def variant_name(argument: str, name: str) -> str:
     name = foreign.variant if foreign else name
     if name in VARIANTS:
         return name
+    hint = near_names(name, (*VARIANTS, *CONSTRUCTORS))
     raise ValueError(
-        f"{argument}={checks.quoted(name)} is the name of no model{near_names(name, (*VARIANTS, *CONSTRUCTORS))}: it "
-        f"must be one of the {len(VARIANTS)} of keras_vit.list_models(), as keras-vit list shows them, or of timm or the "
-        "Hugging Face hub"
+        f"{argument}={checks.quoted(name)} is the name of no model{hint}: it must be one of the {len(VARIANTS)} of "
+        "keras_vit.list_models(), as keras-vit list shows them, or a name of timm or of the Hugging Face hub"
     )
 
 
