@@ -64,9 +64,7 @@ class Model(weights_files.SavedToH5, DistributedFit, keras.Model):
         try:
             return super().__call__(*args, **kwargs)
         except ValueError as error:
-            if (found := error_of_channels(self, args)) is not None:
-                raise found from error
-            raise
+            raise error_of_channels(self, args) or error
 
     if not TYPE_CHECKING:  # or every name would count as an attribute
 
