@@ -64,7 +64,10 @@ class Model(weights_files.SavedToH5, DistributedFit, keras.Model):
         try:
             return super().__call__(*args, **kwargs)
         except ValueError as error:
-            raise error_of_channels(self, args) or error
+            found = error_of_channels(self, args)
+            if found is None:
+                raise
+            raise found from error
 
     if not TYPE_CHECKING:  # or every name would count as an attribute
 
