@@ -25,14 +25,33 @@ def _run(argv):
     args = _load("parser").parse(argv)
     if args.verb in _WITHOUT_KERAS:
         return _load("answers").answer(getattr(_load(args.verb), args.verb), args)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with _silence():
+    with quiet_start():
         from keras_vit import cli
+    return cli.main(argv)
 
+
+@contextlib.contextmanager
+def quiet_start():
+    """Import TensorFlow in this context without its start-up messages about oneDNN and CUDA, which are harmless.
+
+    They are shown if the user asks for messages: by another `TF_CPP_MIN_LOG_LEVEL` than 3, or by `KERAS_VIT_DEBUG=1`.
+    """
+    level = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    if level != "3" or os.environ.get("KERAS_VIT_DEBUG") == "1":
+        yield
+        return
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)  # of the process: TensorFlow 2.21 logs before it reads its log level
+        yield
         if "tensorflow" in sys.modules:
             # The first search for a GPU logs an error if there is none.
             sys.modules["tensorflow"].config.list_physical_devices()
-    return cli.main(argv)
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _load(name):
@@ -42,23 +61,6 @@ def _load(name):
         # a package of these files without their __init__.py
         sys.modules.setdefault(package, types.ModuleType(package)).__path__ = [str(path)]
     return importlib.import_module(f"{_ALONE}.cli.{name}")
-
-
-@contextlib.contextmanager
-def _silence():
-    """Discard standard error of the process: TensorFlow 2.21 logs before it reads its log level."""
-    if os.environ.get("KERAS_VIT_DEBUG") == "1":
-        yield
-        return
-    sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
 
 
 if __name__ == "__main__":

@@ -7,19 +7,20 @@ Requires keras_vit with TensorFlow, and scikit-learn, which includes the 1797 im
 """
 
 import argparse
-import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-
-import keras
 import numpy as np
 from PIL import Image, ImageDraw
 
-import keras_vit
+from keras_vit_command import quiet_start
+
+with quiet_start():  # TensorFlow's messages about oneDNN and CUDA are harmless
+    import keras
+
+    import keras_vit
 
 # Images of 8 x 8 pixels in four patches of 4 x 4, and four transformer blocks on top: a very small ViT.
 CONFIG = keras_vit.ViTConfig(

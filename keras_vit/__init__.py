@@ -25,6 +25,7 @@ else:  # checked first, because the imports below can fail with another version
         _versions.check_version("tensorflow", sys.modules["tensorflow"].__version__)
 
 from keras_vit import logs as _logs
+from keras_vit import words as _words
 from keras_vit.autoencoders import load_masked_autoencoder
 from keras_vit.checkpoints.load import load_weights
 from keras_vit.checkpoints.match import LoadReport
@@ -96,7 +97,8 @@ def __getattr__(name):
     if name in _FUNCTIONS:
         return globals().setdefault(name, getattr(importlib.import_module(_FUNCTIONS[name]), name))
     # Python uses `name` and `obj` to suggest a similar name
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+    answer = _words.answer("name", name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{answer}", name=name, obj=sys.modules[__name__])
 
 
 def __dir__():

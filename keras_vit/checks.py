@@ -11,27 +11,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# our name of an argument -> its names in timm, transformers and Keras; FOREIGN_VALUES maps the values of an argument
-_NAMES_ELSEWHERE = {
-    "classes": "num_classes num_labels",
-    "labels": "id2label class_names",
-    "image_size": "input_shape img_size input_size",
-    "hidden_dim": "embed_dim hidden_size",
-    "num_layers": "depth num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "mlp_dim": "mlp_ratio intermediate_size",
-    "pooling": "global_pool classifier",
-    "weights": "pretrained",
-    "channels": "in_chans num_channels",
-    "epsilon": "layer_norm_eps",
-    "dropout_rate": "drop_rate",
-    "attention_dropout_rate": "attn_drop_rate",
-    "drop_path_rate": "drop_path",
-    "num_registers": "reg_tokens",
-    "layer_scale_init": "init_values",
-    "gelu": "act_layer hidden_act",
-}
-FOREIGN_ARGUMENTS = {name: ours for ours, names in _NAMES_ELSEWHERE.items() for name in names.split()}
+# values of our arguments in other libraries -> ours; words.tsv has the names of arguments
 FOREIGN_VALUES = {"pooling": {"avg": "gap", "cls": "token"}}
 
 
@@ -79,6 +59,7 @@ def suggestion(
     most: int = 1,
     cutoff: float = 0.75,
     foreign: Mapping[str, str] | None = None,
+    spelling: Callable[[str], str] = str.lower,
 ) -> str:
     """Return a suggestion such as ` (did you mean 'ViT-Ti_16'?)`, or `""` if no choice is close.
 
@@ -87,13 +68,14 @@ def suggestion(
         choices: the valid values. A choice is close by its spelling or by its initials (`lr` for `learning_rate`).
         most: maximum number of suggestions.
         cutoff: minimum similarity of the spelling, in [0, 1].
-        foreign: dict from names in other libraries to our names; a match gives ` (keras_vit calls it 'classes')`.
+        foreign: dict from names in other libraries to our names; a match gives ` (keras_vit calls it 'gap')`.
+        spelling: function of a name to the form that is compared; of choices with equal forms, the last is suggested.
     """
     ours = (foreign or {}).get(value) if isinstance(value, str) else None
     if ours in choices:
         return f" (keras_vit calls it {ours!r})"
-    texts = {choice.lower(): choice for choice in choices if isinstance(choice, str)}
-    word = value.lower() if isinstance(value, str) else ""
+    texts = {spelling(choice): choice for choice in choices if isinstance(choice, str)}
+    word = spelling(value) if isinstance(value, str) else ""
     near = difflib.get_close_matches(word, texts, most, cutoff) or [t for t in texts if _initials(t) == word][:most]
     return f" (did you mean {' or '.join(repr(texts[text]) for text in near)}?)" if near else ""
 

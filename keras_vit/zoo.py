@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, cast
 from keras_vit import checks
 from keras_vit.checkpoints.assignments import RESIZE_CHOICES
 from keras_vit.checkpoints.evidence import read_evidence
-from keras_vit.checkpoints.foreign_names import find_foreign, foreign_names
+from keras_vit.checkpoints.foreign_names import find_foreign, foreign_names, near_names
 from keras_vit.checkpoints.load import build_loaded, load_whole
 from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.match import make_plan
@@ -28,6 +28,7 @@ from keras_vit.models.derived import OPEN_SIZES
 from keras_vit.models.derived import resize as resize_model
 from keras_vit.typing import Pair, PathLike, Size
 from keras_vit.variants import DESIGN, FAMILIES, VARIANTS, Variant
+from keras_vit.words import check_arguments
 
 BuildT = TypeVar("BuildT", bound=Callable[..., ImageModel])
 _SIZES = ("auto", "file", "any", "native")
@@ -46,9 +47,15 @@ def list_models(pattern: str = "*") -> list[str]:
     """Return the names of the models, in the order of the table.
 
     Args:
-        pattern: shell-style pattern that the names must match, such as `"ViT-*"`; case-sensitive.
+        pattern: shell-style pattern, such as `"ViT-*"`, or a part of a name, such as `"dino"`; case does not matter.
+            It is compared with the names of the models, of their constructors, and with those in timm and on the
+            Hugging Face hub, such as `"vit_base_*"` and `"facebook/*"`.
     """
-    return [name for name in VARIANTS if fnmatch.fnmatchcase(name, pattern)]
+    pattern = pattern.lower() if set("*?[") & set(pattern) else f"*{pattern.lower()}*"
+    names = {name: [name, constructor_name(name)] for name in VARIANTS}
+    for row in foreign_names():
+        names[row.variant].append(row.name)
+    return [name for name, all_names in names.items() if fnmatch.filter(map(str.lower, all_names), pattern)]
 
 
 def list_weights(model: str) -> list[str]:
@@ -87,7 +94,14 @@ def variant_name(argument: str, name: str) -> str:
     """
     name = CONSTRUCTORS.get(name, name) if isinstance(name, str) else name
     foreign = None if name in VARIANTS else find_foreign(name)
-    return checks.check_choice(argument, foreign.variant if foreign else name, VARIANTS)
+    name = foreign.variant if foreign else name
+    if name in VARIANTS:
+        return name
+    hint = near_names(name, (*VARIANTS, *CONSTRUCTORS))
+    raise ValueError(
+        f"{argument}={checks.quoted(name)} is the name of no model{hint}: it must be one of the {len(VARIANTS)} of "
+        "keras_vit.list_models(), as keras-vit list shows them, or a name of timm or of the Hugging Face hub"
+    )
 
 
 def _or_for_any_size(build: BuildT) -> BuildT:
@@ -230,7 +244,7 @@ def load(
     about = {"preprocessing": preprocessing, "labels": labels, "name": name}
     if str(path).endswith(".keras"):
         return load_whole(path, {"variant": variant, "resize": None if resize == "auto" else resize, **about, **fields})
-    evidence, resolved = _resolved("load", path, variant, fields)
+    evidence, resolved = _resolved(load, path, variant, fields)
     return build_loaded(resolved, evidence, resize, **about)
 
 
@@ -275,7 +289,7 @@ def describe(source: PathLike, *, variant: str | None = None, **arguments: Any) 
         FileNotFoundError, TypeError, ValueError: as `load`.
     """
     path, variant, fields = _fetched(source, variant, arguments.pop("image_size", "auto"), arguments)
-    evidence, resolved = _resolved("describe", path, variant, fields)
+    evidence, resolved = _resolved(describe, path, variant, fields)
     model, _ = build_deferred(lambda: build_model(resolved.config))
     report = make_plan(model, evidence).report
     row = resolved.row
@@ -306,7 +320,9 @@ def _fetched(source, variant, image_size, arguments):
 def _resolved(function, path, variant, fields):
     """Return the `Evidence` of a file and the `Resolved` of it, with checked fields."""
     evidence = read_evidence(open_checkpoint(path))
-    _check_arguments(function, fields, evidence.config_class.__dataclass_fields__, evidence.config_class)
+    known = [*inspect.signature(function).parameters, *evidence.config_class.__dataclass_fields__]
+    known.remove("arguments")
+    _check_arguments(function.__name__, fields, known, evidence.config_class)
     variant = variant if variant is None or variant in FAMILIES else variant_name("variant", variant)
     return evidence, resolve(evidence, variant, fields)
 
@@ -319,13 +335,9 @@ def _size(image_size, usual):
 
 
 def _check_arguments(function, arguments, known, config_class):
-    nested = config_class.__dataclass_fields__.keys() & NESTED
-    for name in arguments:
-        if name not in known and name.partition(".")[0] not in nested:
-            hint = checks.suggestion(name, known, foreign=checks.FOREIGN_ARGUMENTS)
-            raise TypeError(
-                f"{function} got an unexpected keyword argument {name!r}{hint}; the arguments are {', '.join(known)}"
-            )
+    nested = [name for name in config_class.__dataclass_fields__ if name in NESTED]
+    given = {name: value for name, value in arguments.items() if name.partition(".")[0] not in nested}
+    check_arguments(function, given, dict.fromkeys([*known, *nested]))
 
 
 @functools.cache

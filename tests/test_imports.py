@@ -17,7 +17,7 @@ LAUNCHER = pathlib.Path(__file__).parents[1] / "keras_vit_command.py"
 # From the bottom up. Packages of one level do not import each other, but for config, which uses checks.
 LEVELS = (
     ("checks", "files", "logs", "typing", "versions"),
-    ("progress",),
+    ("progress", "words"),
     ("config",),
     ("layers",),
     ("compat",),
@@ -31,11 +31,12 @@ LEVELS = (
     ("training", "serving"),
     ("demo",),
     ("cli",),
+    ("__main__",),
 )
 RANKS = {package: rank for rank, level in enumerate(LEVELS) for package in level}
 WITHOUT_TENSORFLOW = (
     *LEVELS[0],
-    "progress",
+    *LEVELS[1],
     "config",
     "layers",
     "models",

@@ -1,17 +1,21 @@
 """The package as a thing: its files, its names, its version, what is installed with it."""
 
 import ast
+import importlib.metadata
 import itertools
+import json
 import os
 import pathlib
 import re
+import runpy
 import subprocess
 import sys
+import types
 
 import pytest
 import yaml
 from built import setup_arguments
-from faults import assert_no_faults
+from faults import assert_no_faults, for_each
 
 import keras_vit
 from keras_vit import versions
@@ -153,6 +157,52 @@ def test_untested_versions_are_refused():
             with pytest.raises(ImportError) as caught:
                 versions.check_version(package, version)
             assert str(caught.value) == f"keras_vit needs {tested}; got {package} {version} (pip install '{tested}')"
+
+
+@for_each(
+    ("direct_url", "expected"),
+    [
+        (None, "pip install 'keras-vit-models[jax]'"),
+        (
+            {"url": "https://a.org/me/vit.git", "vcs_info": {"vcs": "git", "commit_id": "ab12"}, "subdirectory": "p"},
+            "pip install 'keras-vit-models[jax] @ git+https://a.org/me/vit.git@ab12#subdirectory=p'",
+        ),
+        (
+            {"url": "https://a.org/vit-0.1.0.tar.gz", "archive_info": {}},
+            "pip install 'keras-vit-models[jax] @ https://a.org/vit-0.1.0.tar.gz'",
+        ),
+        ({"url": "file:///home/me/vit", "dir_info": {}}, "pip install 'keras-vit-models[jax] @ file:///home/me/vit'"),
+        ({"url": "file:///my%20vit", "dir_info": {"editable": True}}, "pip install -e '/my vit[jax]'"),
+    ],
+)
+def test_an_extra_is_installed_from_where_the_package_is(monkeypatch, tmp_path, direct_url, expected):
+    """`direct_url.json` has the form that packaging.python.org describes."""
+    found = types.SimpleNamespace(read_text=lambda name: direct_url and json.dumps(direct_url))
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: found)
+    assert versions.install_command("jax") == f"pip install -e '{REPOSITORY}[jax]'"  # a checkout is used as it is
+    monkeypatch.setattr(versions, "_CHECKOUT", tmp_path)
+    assert versions.install_command("jax") == expected
+    (tmp_path / "setup.py").touch()
+    assert versions.install_command("jax") == f"pip install -e '{tmp_path}[jax]'"
+    assert versions.install_command("") == f"pip install -e {tmp_path}"
+    monkeypatch.undo()
+
+
+def test_every_extra_that_the_code_names_is_installed_by_that_command(metadata):
+    """An extra in quotes is in `install_command`, and exists."""
+    named = {}
+    for path in SOURCES:
+        source = path.read_text(encoding="utf-8")
+        named |= dict.fromkeys(re.findall(r"install_command\(['\"](\w+)['\"]\)", source), path.name)
+        assert not re.search(r"pip install.*keras-vit-models\[", source), path
+    assert named.keys() >= {"hosts", "text"} and named.keys() <= metadata["extras_require"].keys()
+
+
+def test_python_runs_the_package_as_the_command_line(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["keras_vit", "--version"])
+    with pytest.raises(SystemExit) as end:
+        runpy.run_module("keras_vit", run_name="__main__")
+    assert end.value.code == 0 and capsys.readouterr().out == f"keras-vit {keras_vit.__version__}\n"
 
 
 @pytest.mark.parametrize("package", versions.TESTED)

@@ -161,6 +161,11 @@ def test_setup_commands_have_the_same_form():
         assert extras[1] == {".venv/bin/pytest -n auto --dist worksteal": "test"}.get(run, "quickstart")
 
 
+def test_readme_has_one_form_of_each_program():
+    """That of the environment which its commands create."""
+    assert re.findall(r"(?<!\.venv/bin/)\b(?:pip install|python docs|keras-vit \w)", README) == []
+
+
 def test_sections_that_the_readme_links_to_exist():
     """Those of the other pages are checked where the site is built."""
     for path, anchor in re.findall(r"\]\((?!http)([^)#]+)#([^)]+)\)", README):
@@ -220,7 +225,7 @@ def test_paths_in_the_text_exist(document):
     text = document.read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!http)([^)#]+)\)", text)
     named = re.findall(r"`((?:keras_vit|tests|examples|layers|data|cli)/[\w./-]+)`", text)
-    generated = re.compile(r"(\.\./)?(models|notebooks)/|(\.\./)?recipes\.md")  # pages of the site alone
+    generated = re.compile(r"(\.\./)?(models|notebooks)/|(\.\./)?(recipes|words)\.md")  # pages of the site alone
     missing = [path for path in links if not (generated.match(path) or (document.parent / path).exists())]
     roots = (REPOSITORY, REPOSITORY / "keras_vit", REPOSITORY / "tests")
     missing += [path for path in named if not any((root / path).exists() for root in roots)]

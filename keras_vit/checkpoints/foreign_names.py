@@ -2,8 +2,11 @@
 
 import dataclasses
 import functools
+import re
+from collections.abc import Iterable
 from typing import Any
 
+from keras_vit import checks
 from keras_vit.files import read_table
 
 
@@ -46,10 +49,30 @@ def find_foreign(name: Any) -> ForeignName | None:
     """
     if not isinstance(name, str):
         return None
-    rows = _rows()
-    for prefix in ("hf-hub:", "hf_hub:", "hf://"):
-        name = name.removeprefix(prefix)
-    name = name.removeprefix("timm/")
+    rows, name = _rows(), _without_prefix(name)
     if name in rows:
         return rows[name]
     return next((row for row in rows.values() if "/" not in row.name and row.name.partition(".")[0] == name), None)
+
+
+def near_names(name: Any, ours: Iterable[str] = ()) -> str:
+    """Return a suggestion such as ` (did you mean 'ViT-B_16'?)` of up to three names, `""` if none is close.
+
+    Args:
+        name: the name received.
+        ours: other names that could be meant; those of the table always can, also without their tags.
+    """
+    name = _without_prefix(name) if isinstance(name, str) else name
+    names = [*ours, *(row.name.partition(".")[0] for row in foreign_names()), *_rows()]
+    return checks.suggestion(name, names[::-1], most=3, cutoff=0.65, spelling=_spelling)
+
+
+def _spelling(name):
+    """Return a name as it is compared with others: `"ViT-B_16"` and `"ViT_B16"` are equal."""
+    return re.sub("[-_+ ]", "", name.lower())
+
+
+def _without_prefix(name):
+    for prefix in ("hf-hub:", "hf_hub:", "hf://"):
+        name = name.removeprefix(prefix)
+    return name.removeprefix("timm/")

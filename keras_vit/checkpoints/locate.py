@@ -13,7 +13,7 @@ import urllib.parse
 import warnings
 
 from keras_vit.checkpoints import hub
-from keras_vit.checkpoints.foreign_names import ForeignName, find_foreign
+from keras_vit.checkpoints.foreign_names import ForeignName, find_foreign, near_names
 from keras_vit.checkpoints.npz import read_npz
 from keras_vit.checkpoints.readers import explained
 from keras_vit.checkpoints.releases import find_address, find_release
@@ -79,8 +79,8 @@ def locate(weights, model=None, image_size=None):
         return Located(path)
     if model is None:
         raise FileNotFoundError(
-            "source must be a file, a folder, hf://org/repo or a name of timm or of the Hugging Face hub "
-            f"(create_model takes our names); got {text!r}"
+            f"source={text!r} is no file and no known name{near_names(text)}: it must be a file, a folder, "
+            "hf://org/repo or a name of timm or of the Hugging Face hub (create_model takes our names)"
         )
     try:
         release = find_release(model, text, image_size)

@@ -49,21 +49,30 @@ class LoadReport:
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __str__(self):
-        listed = {"resized": self.resized, "reinitialised": self.reinitialised}
-        for reason in dict.fromkeys(self.unused.values()):
-            listed[f"unused ({reason})"] = tuple(name for name in self.unused if self.unused[name] == reason)
-        listed["missing"] = self.missing
+        by_reason = collections.defaultdict(list)
+        for name, reason in self.unused.items():
+            by_reason[reason].append(name)
+        listed = {"resized": _few(self.resized), "new head": ""}
+        if self.reinitialised:
+            of_file = by_reason.pop(_OF_HEAD, ())
+            instead = f", in place of {_few(of_file)} of the file" if of_file else "; the file has no head"
+            listed["new head"] = f"{_few(self.reinitialised)} start at zero{instead}"
+        listed |= {f"unused ({reason})": _few(names) for reason, names in by_reason.items()}
         hidden = [name for name in self.sources if name in DECLARED and DECLARED[name].unseen]
         for source in dict.fromkeys(self.sources[name] for name in hidden):
-            listed[f"from {source}"] = tuple(name for name in hidden if self.sources[name] == source)
+            listed[f"from {source}"] = _few([name for name in hidden if self.sources[name] == source])
         lines = [f"Loaded {len(self.used)} arrays of {self.source}"]
-        for title, listed_names in listed.items():
-            more = f" and {len(listed_names) - _SHOWN} more" if len(listed_names) > _SHOWN else ""
-            lines += [f"  {title}: {', '.join(listed_names[:_SHOWN])}{more}"] if listed_names else []
+        lines += [f"  {title}: {text}" for title, text in listed.items() if text]
         lines += [f"  note: {note}" for note in self.notes]
         if self.assumed:
             lines.append(f"  assumed, as the file does not state them: {', '.join(self.assumed)}")
         return "\n".join(lines)
+
+
+def _few(names):
+    """Return the first names of a line of a report as text."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{', '.join(names[:_SHOWN])}{more}"
 
 
 @dataclasses.dataclass(frozen=True)

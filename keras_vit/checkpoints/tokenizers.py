@@ -8,6 +8,7 @@ import numpy as np
 
 from keras_vit import checks
 from keras_vit.checkpoints.readers import json_beside
+from keras_vit.versions import import_optional, install_command
 
 TOKENIZER = "tokenizer.json"
 SETTINGS = ("special_tokens_map.json", "tokenizer_config.json")  # the second has precedence
@@ -37,10 +38,7 @@ def read_tokenizer(folder, context_length, cleaning):
         ValueError: if a file is too large or is not what its name says, or no token for padding is stated.
     """
     checks.check_choice("cleaning", cleaning, _CLEANINGS)
-    try:
-        import tokenizers
-    except ImportError as error:
-        raise ImportError("a text tower needs tokenizers: pip install 'keras-vit-models[text]'") from error
+    tokenizers = import_optional("tokenizers", f"a text tower needs tokenizers: {install_command('text')}")
     path = folder / TOKENIZER
     if not path.is_file():
         raise FileNotFoundError(

@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 from ..files import aligned, keras_home
+from ..versions import DISTRIBUTION, install_command
 from .answers import Answer
 from .parser import version
 
@@ -27,7 +28,6 @@ ENABLES = {
     "text": "text towers of CLIP and SigLIP",
     "train": "TensorFlow Datasets, layers of keras-cv, curves, TensorBoard",
 }
-_DISTRIBUTION, _INSTALL = "keras-vit-models", "pip install 'keras-vit-models[{}]'"
 _SAME = {"keras": ("keras-nightly",), "tensorflow": ("tensorflow-cpu", "tensorflow-tpu")}  # other names of a package
 _REQUIREMENT = re.compile(r"""([\w.-]+)(?:\[.*?\])?([^;]*)(?:;.*\bextra == ["']([\w-]+)["'])?""")
 _SIGNS = {"<": operator.lt, "<=": operator.le, ">=": operator.ge}
@@ -46,7 +46,7 @@ def doctor(args):
     packages, problems, remarks = _packages()
     started, failure = _start()
     problems += failure
-    partial = {row["extra"] for row in packages if row["version"] is None}
+    partial = {extra for row in packages if row["version"] is None for extra in row["extras"]}
     hub = os.environ.get("HF_HOME") or os.path.join(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface")
     hub = pathlib.Path(os.environ.get("HF_HUB_CACHE") or os.path.join(hub, "hub")).expanduser()
     caches = {"Keras": keras_home() / "models" / "keras_vit", "Hugging Face": hub}
@@ -60,7 +60,7 @@ def doctor(args):
         **started,
         "packages": packages,
         "extras": [
-            {"extra": extra, "enables": enables, "complete": extra not in partial, "install": _INSTALL.format(extra)}
+            {"extra": extra, "enables": enables, "complete": extra not in partial, "install": install_command(extra)}
             for extra, enables in ENABLES.items()
         ],
         "caches": [{"cache": name, "path": str(path), "bytes": _size(path)} for name, path in caches.items()],
@@ -70,23 +70,27 @@ def doctor(args):
 
 def _packages():
     """Return a row per required and optional package, problems, and remarks."""
-    rows, problems, remarks = [], [], []
+    rows, problems, remarks = {}, [], []
     try:
-        requirements = importlib.metadata.requires(_DISTRIBUTION) or []
+        requirements = importlib.metadata.requires(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
         requirements = []
-        remarks.append(f"{_DISTRIBUTION} is not installed, so what it requires is unknown: pip install -e .")
+        remarks.append(f"{DISTRIBUTION} is not installed, so what it requires is unknown: {install_command('')}")
     for name, supported, extra in (_REQUIREMENT.match(text).groups() for text in requirements):
         if extra is not None and extra not in ENABLES:
             continue
-        supported, found = ",".join(sorted(supported.strip().split(","), reverse=True)), _installed(name)
-        rows.append({"package": name, "version": found, "supported": supported, "extra": extra})
+        supported = ",".join(sorted(supported.strip().split(","), reverse=True))
+        if (name, supported) in rows:  # of another extra, too
+            rows[name, supported]["extras"].append(extra)
+            continue
+        found, extras = _installed(name), [] if extra is None else [extra]
+        rows[name, supported] = {"package": name, "version": found, "supported": supported, "extras": extras}
         remedy = f"pip install '{name}{supported}'"
         if found is None and extra is None:
             problems.append(f"{name} is required and is not installed: {remedy}")
         elif found is not None and not _is_supported(found, supported):
             remarks.append(f"{name} {found} is outside the supported range: {remedy}")
-    return rows, problems, remarks
+    return list(rows.values()), problems, remarks
 
 
 def _installed(name):
@@ -123,9 +127,10 @@ def _size(folder):
 def _text(values):
     head = [(name, values[name] or "unknown") for name in ("keras_vit", "python", "platform", "backend")]
     head.append(("devices", ", ".join(values["devices"]) or "unknown"))
-    packages = [[value or "-" for value in row.values()] for row in values["packages"]]
+    packages = [(*row.values(), ", ".join(row["extras"])) for row in values["packages"]]
+    packages = [[value or "-" for value in row if not isinstance(value, list)] for row in packages]
     extras = [(row["install"], "for", row["enables"]) for row in values["extras"] if not row["complete"]]
     caches = [(row["cache"], f"{row['bytes'] / 2**20:,.0f} MiB", row["path"]) for row in values["caches"]]
-    packages = packages and [("package", "version", "supported", "extra"), *packages]
+    packages = packages and [("package", "version", "supported", "extras"), *packages]
     parts = [aligned(rows, left=range(4)) for rows in (head, packages, extras, caches) if rows]
     return "\n\n".join([*parts, "\n".join([*values["remarks"], *(values["problems"] or ["keras_vit works."])])])

@@ -5,7 +5,8 @@ import os
 import re
 
 import keras_vit
-from keras_vit.checkpoints.foreign_names import foreign_names
+from keras_vit import checks
+from keras_vit.checkpoints.foreign_names import foreign_names, near_names
 from keras_vit.checkpoints.hub import PREFIX
 from keras_vit.checkpoints.releases import list_releases
 from keras_vit.cli.answers import Answer
@@ -16,6 +17,7 @@ from keras_vit.models.costs import layer_costs
 from keras_vit.variants import FAMILIES, VARIANTS
 
 _SHOWN_LABELS = 5
+_NO_MATCH = "PATTERN {!r} matches none of the names{}; keras-vit {} shows all {}"
 
 # name of a value in the JSON -> heading of its column in the text
 _MODELS = {"model": "model", "parameters": "parameters", "image_size": "pixels", "macs": "GMAC", "weights": "weights"}
@@ -31,11 +33,17 @@ def list_models(args):
     """List the models (size, cost and releases), their published weights, or the recipes."""
     if args.recipes:
         recipes = keras_vit.training.RECIPES
-        names = _matching(keras_vit.training.list_recipes(args.pattern), recipes, args.pattern)
+        names = keras_vit.training.list_recipes(args.pattern)
+        if not names:
+            hint = checks.suggestion(args.pattern, recipes, most=3, cutoff=0.4)
+            raise ValueError(_NO_MATCH.format(args.pattern, hint, "list --recipes", len(recipes)))
         fields = ("length", "epochs", "steps", "batch_size", "source")
         rows = [{"recipe": name, **{key: getattr(recipes[name], key) for key in fields}} for name in names]
         return Answer(rows, _table(_RECIPES, rows))
-    names = _matching(keras_vit.list_models(args.pattern), keras_vit.list_models(), args.pattern)
+    names = keras_vit.list_models(args.pattern)
+    if not names:
+        hint = near_names(args.pattern, VARIANTS)
+        raise ValueError(_NO_MATCH.format(args.pattern, hint, "list", len(VARIANTS)))
     rows = [row for name in names for row in (_weights_of(name) if args.weights else [_of_model(name)])]
     return Answer(rows, _table(_WEIGHTS if args.weights else _MODELS, rows))
 
@@ -97,12 +105,6 @@ def _flat(values, prefix=""):
             yield from _flat(value, "" if name == "config" else f"{prefix}{name} ")
         elif name != "class_name" or prefix in ("", "stem "):
             yield f"{prefix}{name}", value
-
-
-def _matching(names, known, pattern):
-    if not names:
-        raise ValueError(f"PATTERN must match one of {', '.join(known)}; got {pattern!r}")
-    return names
 
 
 def _of_model(name):

@@ -17,6 +17,7 @@ from keras_vit import checks
 from keras_vit.config.fields import About, about
 from keras_vit.config.needs import values_of
 from keras_vit.typing import Pair
+from keras_vit.words import answer_argument, check_arguments
 
 Check = Callable[[str, Any], Any]
 
@@ -57,6 +58,13 @@ def _policy_name(name, policy):
         ) from None
 
 
+def _classes(name, value):
+    """Return `value`, a number of classes; 0 is what timm calls a model without a head."""
+    if isinstance(value, int) and value == 0 and value is not False:
+        raise ValueError(f"{name} must be an integer of at least 1; got {name}=0 (include_top=False builds no head)")
+    return checks.check_integer(name, value)
+
+
 def _remat(name, value):
     """Return `value`, or the string for one of the booleans that older files state."""
     if isinstance(value, bool):
@@ -65,7 +73,7 @@ def _remat(name, value):
 
 
 _NAMES: dict[Check, str] = {
-    checks.check_integer: "bottleneck_dim channels classes context_length embed_dim epochs filters hidden_dim "
+    checks.check_integer: "bottleneck_dim channels context_length embed_dim epochs filters hidden_dim "
     "images_per_sequence map_heads map_mlp_dim max_tokens mlp_dim neck num_blocks num_heads num_layers num_units "
     "out_dim projection projection_dim representation_size steps_per_epoch strides vocab_size width window_size",
     functools.partial(
@@ -90,6 +98,7 @@ _NAMES: dict[Check, str] = {
 
 # name of an argument -> its check; parts.py adds the nested configs
 ARGUMENTS: dict[str, Check] = {name: check for check, names in _NAMES.items() for name in names.split()} | {
+    "classes": _classes,
     "dtype": _policy_name,
     "gelu": one_of(GELUS),
     "remat": _remat,
@@ -118,6 +127,10 @@ class Config:
     __dataclass_fields__: ClassVar[dict[str, Any]]  # every subclass is a dataclass
     own_checks: ClassVar[Mapping[str, Check]] = {}
     rule_hint: ClassVar[str] = ""  # added to the error of a broken rule; {0} is the first field that it shows
+
+    def __new__(cls, *args: Any, **given: Any) -> Self:
+        check_arguments(cls.__name__, given, [one.name for one in dataclasses.fields(cls)])
+        return super().__new__(cls)
 
     def __post_init__(self):
         for name, default, check in _checks_of(type(self)):
@@ -149,7 +162,7 @@ class Config:
         known = [field.name for field in dataclasses.fields(cls)]
         for key in values:
             if key not in known:
-                hint = checks.suggestion(key, known, foreign=checks.FOREIGN_ARGUMENTS)
+                hint = answer_argument(key, known, values[key])
                 among = checks.listed(known, bool(hint))
                 raise ValueError(f"{cls.__name__} keys must be among {among}; got {checks.quoted(key)}{hint}")
         return cls(**values)
@@ -209,13 +222,33 @@ class Config:
             raise ValueError(f"{rule}; got {got}{self.rule_hint.format(*names)}")
 
 
+def check_of(owner: Any, name: str, kind: Any = None) -> Check:
+    """Return the check of an argument of a config or layer: its own one, that of the table, or that of a type.
+
+    Args:
+        owner: class of the config or layer.
+        name: name of the argument.
+        kind: type of the argument, None if it is unknown.
+
+    Raises:
+        TypeError: if there is no check for it.
+    """
+    check = owner.own_checks.get(name) or ARGUMENTS.get(name) or _OF_TYPE.get(kind)
+    if check is None:
+        raise TypeError(
+            f"{owner.__name__} must have a check for each of its arguments; there is none for {name!r}: add the name "
+            f"to the table _NAMES in keras_vit/config/base.py, or a check to own_checks of {owner.__name__}"
+        )
+    return check
+
+
 @functools.cache
 def _checks_of(config_class):
     """Return the name, the default and the check of each field."""
     found = []
     for one in dataclasses.fields(config_class):
-        check = one.metadata.get("about", About()).check or config_class.own_checks.get(one.name)
-        found.append((one.name, one.default, check or ARGUMENTS.get(one.name) or _OF_TYPE[one.type]))
+        check = one.metadata.get("about", About()).check
+        found.append((one.name, one.default, check or check_of(config_class, one.name, one.type)))
     return found
 
 

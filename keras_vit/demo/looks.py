@@ -112,4 +112,5 @@ def sentence(message):
     """Return a message of the package as one sentence on one line of at most 300 characters."""
     text = " ".join(str(message).split()) or type(message).__name__
     text = text if len(text) <= _LONGEST else text[: _LONGEST - 4] + " ..."
-    return text[0].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+    text = text[0].upper() + text[1:] if text.split()[0].isalpha() else text  # no name of a file or argument
+    return text + ("" if text.endswith((".", "!", "?")) else ".")

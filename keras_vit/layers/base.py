@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import keras
 
 from keras_vit.config import BlockConfig
-from keras_vit.config.base import ARGUMENTS, Check, Config
+from keras_vit.config.base import Check, Config, check_of
 from keras_vit.layers.forms import LayerNorm, absent
 
 
@@ -40,10 +40,10 @@ class Layer(keras.layers.Layer):
 
         Raises:
             ValueError: if a value is out of range or a choice is unknown.
+            TypeError: if an argument has no check.
         """
         for name, value in arguments.items():
-            check = self.own_checks.get(name) or ARGUMENTS[name]
-            setattr(self, name, check(name, value))
+            setattr(self, name, check_of(type(self), name)(name, value))
         self.argument_names = (*self.argument_names, *arguments)
 
     def get_config(self):

@@ -4,7 +4,7 @@ import functools
 import pathlib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
@@ -13,10 +13,11 @@ from keras_vit.compat.fit import DistributedFit
 from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.unseen import differences, to_text, whole
 from keras_vit.models import weights_files
-from keras_vit.models.encoders import Encoder, count_classes, keep_class_names, shared_graph
+from keras_vit.models.encoders import Encoder, count_classes, error_of_channels, keep_class_names, shared_graph
 from keras_vit.models.layer_states import layer_states, lora_layers, quantize, restart_lora, restore_layer_states
 from keras_vit.models.training_warnings import ADVICE, check_losses, images_in, look_at
 from keras_vit.typing import PathLike, Tensor
+from keras_vit.words import answer
 
 STANDARDISATION = "preprocessing"  # the layer of a model with include_preprocessing
 
@@ -58,6 +59,23 @@ class Model(weights_files.SavedToH5, DistributedFit, keras.Model):
         look_at(self, method, data, self._looks, function)
 
     _check_losses = check_losses
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except ValueError as error:
+            found = error_of_channels(self, args)
+            if found is None:
+                raise
+            raise found from error
+
+    if not TYPE_CHECKING:  # or every name would count as an attribute
+
+        def __getattr__(self, name):
+            line = answer("method", name)
+            if not line:
+                return super().__getattribute__(name)  # raises Python's own error, also that of a property
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{line}")
 
     def _images_in(self, batch):
         return images_in(self, batch) if getattr(self, "inputs", None) else None

@@ -50,6 +50,20 @@ def described(model):
     return name
 
 
+def error_of_channels(model, inputs):
+    """Return the error about channels-first images as the first of the inputs of a model; None for other inputs."""
+    try:
+        (_, first, _, last), (_, _, _, channels) = inputs[0].shape, model.inputs[0].shape
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):  # not one tensor of images
+        return None
+    if first != channels or last == channels:
+        return None
+    return ValueError(
+        f"{model.name} takes channels-last images (batch, height, width, {channels}), whatever "
+        f"keras.config.image_data_format() is; got {tuple(inputs[0].shape)}: keras.ops.moveaxis(images, 1, -1)"
+    )
+
+
 def find_encoder(model):
     """Return the one model of this package that `model` is or contains; None if there is none or several."""
     found = find_encoders(model)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_vit.versions import import_optional
+from keras_vit.versions import import_optional, install_command
 
 _FACTOR = np.uint32(2654435761)  # odd and large, so that the factors of neighbours differ in many bits
 
@@ -18,7 +18,7 @@ def checkpointer():
     Raises:
         ImportError: if Orbax is not installed.
     """
-    needed = "checkpoints of several processes need Orbax: pip install 'keras-vit-models[hosts]'"
+    needed = f"checkpoints of several processes need Orbax: {install_command('hosts')}"
     orbax = import_optional("orbax.checkpoint", needed)
     return orbax.Checkpointer(orbax.StandardCheckpointHandler())
 

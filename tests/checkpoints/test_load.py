@@ -167,7 +167,7 @@ def test_printed_report(tmp_path):
     assert str(report) == (
         "Loaded 2 arrays of file.npz (official names)\n"
         "  resized: pos: 4 x 4 -> 2 x 2 (bilinear)\n"
-        "  reinitialised: head/kernel, head/bias\n"
+        "  new head: head/kernel, head/bias start at zero; the file has no head\n"
         "  unused (of a head): u0\n"
         "  unused (a buffer): u1, u2, u3, u4, u5, u6 and 1 more\n"
         "  note: one\n"

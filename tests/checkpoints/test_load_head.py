@@ -17,10 +17,8 @@ def test_another_number_of_classes(make_model, weights_of, arrays, tmp_path, cap
     assert report.reinitialised == ("head/kernel", "head/bias")
     assert tuple(report.unused) == ("head/kernel", "head/bias")
     assert report.missing == ()
-    assert (
-        "  reinitialised: head/kernel, head/bias\n  unused (of a head that is not loaded): head/kernel, head/bias\n"
-        in caplog.text
-    )
+    line = "  new head: head/kernel, head/bias start at zero, in place of head/kernel, head/bias of the file\n"
+    assert line in caplog.text and "unused" not in caplog.text
     weights = weights_of(model)
     assert not weights["head/kernel"].any() and not weights["head/bias"].any()
     check_equal(weights, weights_of(make_model(seed=1)), leave_out=("head/kernel", "head/bias"))
@@ -46,6 +44,7 @@ def test_a_file_without_head(make_model, weights_of, arrays, tmp_path, refused):
     model = make_model()
     report = keras_vit.load_weights(model, npz(tmp_path / "a.npz", arrays))
     assert report.missing == report.reinitialised == ("head/kernel", "head/bias")
+    assert "  new head: head/kernel, head/bias start at zero; the file has no head\n" in f"{report}\n"
     assert not weights_of(model)["head/kernel"].any()
     assert refused(arrays, head="load")[1] == "  - missing head/kernel (for head/kernel)"
 

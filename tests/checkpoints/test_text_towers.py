@@ -5,6 +5,7 @@ The golden cases `zeroshot_*` compare the towers with transformers.
 
 import json
 import pathlib
+import re
 import shutil
 import sys
 
@@ -16,6 +17,7 @@ from faults import for_each
 
 from keras_vit import TextEncoder
 from keras_vit.checkpoints import tokenizers as readers
+from keras_vit.versions import install_command
 
 pytest.importorskip("tokenizers", reason="needs the extra [text]")
 
@@ -258,7 +260,7 @@ def test_a_missing_file(folder, name):
 
 def test_without_tokenizers(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ImportError, match=r"pip install 'keras-vit-models\[text\]'"):
+    with pytest.raises(ImportError, match=f"needs tokenizers: {re.escape(install_command('text'))}$"):
         TextEncoder(CLIP)
 
 

@@ -63,7 +63,9 @@ def test_options_and_choices(complete):
 def test_files_folders_and_names(complete):
     assert complete("predict", "mod") == ["model.keras"]
     assert complete("evaluate", "--folder", "") == ["images"]
-    assert complete("predict", "cat.jpg", "--model", "ViT-B") == keras_vit.list_models("ViT-B*")
+    assert complete("predict", "cat.jpg", "--model", "ViT-B") == [
+        name for name in keras_vit.list_models() if name.startswith("ViT-B")
+    ]
     assert complete("info", "mod") == ["model.keras"]
     assert complete("train", "--recipe", "swin/") == keras_vit.training.list_recipes("swin/*")
 

@@ -16,6 +16,7 @@ from faults import for_each
 
 import keras_vit
 from keras_vit.cli import doctor
+from keras_vit.versions import DISTRIBUTION, install_command
 
 OF_DEVELOPERS = {"beam", "bench", "docs", "quickstart", "test", "test-docs", "tpu", "tpu-tf"}
 
@@ -36,6 +37,7 @@ def started(monkeypatch):
 def metadata(monkeypatch):
     """The packages that are installed, and what the package requires."""
     found = {"requires": ["keras<3.17,>=3.12", 'gradio>=6.31; extra == "demo"', "jax[tpu]>=1; extra == 'tpu'"]}
+    found["requires"] += [f'matplotlib>=3.9; extra == "{extra}"' for extra in ("analysis", "train", "tpu")]
     versions = {"keras": "3.15.1"}
     monkeypatch.setattr(importlib.metadata, "requires", lambda name: found["requires"])
     monkeypatch.setattr(doctor, "_installed", versions.get)
@@ -87,7 +89,9 @@ def test_text(capsys, started, metadata):
     assert ["devices", "gpu:0,", "gpu:1"] in lines and ["backend", "jax"] in lines
     assert ["keras", "3.15.1", ">=3.12,<3.17", "-"] in lines
     assert ["gradio", "-", ">=6.31", "demo"] in lines
-    assert ["pip", "install", "'keras-vit-models[demo]'", "for", "demo"] in lines
+    assert ["matplotlib", "-", ">=3.9", "analysis,", "train"] in lines and out.count("matplotlib") == 1
+    assert [*install_command("demo").split(), "for", "demo"] in lines
+    assert [*install_command("train").split(), "for"] == next(line for line in lines if "TensorBoard" in line)[:5]
     assert out.endswith("\nkeras_vit works.\n") and "tpu" not in out
 
 
@@ -125,6 +129,7 @@ def test_without_metadata(capsys, started, monkeypatch):
     code, out, _ = run(capsys, "doctor", "--json")
     value = json.loads(out)
     assert (code, value["packages"]) == (0, []) and "what it requires is unknown" in value["remarks"][0]
+    assert value["remarks"][0].endswith(f": {install_command('')}")
 
 
 @for_each(
@@ -148,7 +153,7 @@ def test_every_extra_is_described():
     bounds = [bound for extra in doctor.ENABLES for bound in arguments["extras_require"][extra]]
     signs = {sign for bound in (*bounds, *arguments["install_requires"]) for sign in re.findall(r"[<>=!~]+", bound)}
     assert signs <= set(doctor._SIGNS)
-    assert arguments["name"] == doctor._DISTRIBUTION
+    assert arguments["name"] == DISTRIBUTION
 
 
 def test_the_cache_of_the_hub_counts_links_once(tmp_path):

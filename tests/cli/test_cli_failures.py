@@ -14,11 +14,11 @@ MISTAKES = [
     ("predict cat.jpg --model ViT-Ti_16", "--weights must be given with --model ViT-Ti_16"),
     (
         "predict cat.jpg --model ViT-Ti_17 --weights ViT-Ti_16.npz",
-        "--model must be one of 'ViT-Ti_16', .* got --model='ViT-Ti_17' .did you mean 'ViT-Ti_16'.*; or a .keras file$",
+        "--model='ViT-Ti_17' is the name of no model .did you mean 'ViT-Ti_16'.*; or a .keras file$",
     ),
     (
         "predict cat.jpg --model nonsense --weights ViT-Ti_16.npz",
-        "^--model must be one of 'ViT-Ti_16', .*; got --model='nonsense'",
+        "^--model='nonsense' is the name of no model: it must be one of the 151 of keras_vit.list_models",
     ),
     (
         "predict cat.jpg --model ViT-S_16 --weights ViT-Ti_16.npz",
@@ -72,7 +72,13 @@ MISTAKES = [
     ("list ViT-Ti_16 ViT-S_16", "list takes no further argument; got 'ViT-S_16'"),
     ("evaluate --folder nowhere --model model.keras", "nowhere does not exist"),
     ("evaluate --model model.keras", "one of the arguments --folder --tfds --tfrecord --arrays is required"),
-    ("list 'no such' --recipes", "PATTERN must match one of quickstart, vit/jft/vit-b, "),
+    (
+        "list 'no such' --recipes",
+        "^PATTERN 'no such' matches none of the names; keras-vit list --recipes shows all 78$",
+    ),
+    ("list vit/finetun/pets --recipes", "names .did you mean 'vit/finetune/pets' or .*list --recipes shows"),
+    ("list xyzzy", "^PATTERN 'xyzzy' matches none of the names; keras-vit list shows all 151$"),
+    ("list vit_bse_patch16_224", "names .did you mean 'vit_base_patch16_224' or "),
     ("evaluate --folder images --model model.keras --batch-size 0", "batch_size must be an integer"),
     (
         "probe --folder images --model model.keras",
@@ -110,7 +116,7 @@ MISTAKES = [
         "train --recipe vit/imagenet --workdir x --model ViT-Ti_16",
         "--folder, --tfds, --tfrecord or --arrays must be given",
     ),
-    ("train --recipe quickstart --workdir x --model model.keras", "--model must be one of 'ViT-Ti_16', "),
+    ("train --recipe quickstart --workdir x --model model.keras", "--model='model.keras' is the name of no model"),
     (
         "train --recipe quickstart --workdir x --validation images",
         "--validation requires --folder or .*; got no images",
@@ -126,10 +132,10 @@ MISTAKES = [
     ("train --recipe quickstart --workdir x --folder images --image-key i", "--image-key requires --tfds or"),
     ("train --recipe quickstart --workdir x --tfrecord 'no/such-*'", "no/such-"),
     ("train --recipe quickstart --workdir x --tfrecord images", "images is a folder: .*such as 'images/\\*'"),
-    ("train --recipe quickstart --show --model nonsense", "--model must be one of 'ViT-Ti_16', .*='nonsense'$"),
+    ("train --recipe quickstart --show --model nonsense", "--model='nonsense' is the name of no model"),
     (
         "train --recipe quickstart --show --model ViT-B16",
-        "--model must be one of 'ViT-Ti_16', .*; got --model='ViT-B16' .did you mean 'ViT-B_16'",
+        "--model='ViT-B16' is the name of no model .did you mean 'ViT-B_16'",
     ),
     ("train --recipe quickstart --show --strategy bogus", "argument --strategy: invalid choice: 'bogus'"),
     ("train --recipe quickstart --show --split q", "--split requires --tfds"),
@@ -155,7 +161,9 @@ MISTAKES = [
     ("export --model model.keras --output out --format pickle", "invalid choice: 'pickle'"),
     ("convert --model model.keras --output w.npz --layout torch", "invalid choice: 'torch'"),
     ("", "required: COMMAND"),
-    ("praise", "invalid choice: 'praise'"),
+    ("praise", "invalid choice: 'praise' .choose from .*'completion'. .keras-vit --help"),
+    ("predit cat.jpg", "invalid choice: 'predit' .*did you mean 'predict'.. .keras-vit --help"),
+    ("export --model model.keras --output out --format onx", "invalid choice: 'onx' .*did you mean 'onnx'"),
 ]
 
 

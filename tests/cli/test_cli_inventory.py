@@ -69,7 +69,11 @@ class TestListAndInfo:
         assert (values["layout"], values["mlp_ratio"], values["depths"]) == ("timm", "2.0", "2 2")
 
     def test_list_without_a_match(self, capsys):
-        assert "PATTERN must match one of ViT-Ti_16, " in error_of(run(capsys, "list", "vit*"))
+        assert "PATTERN 'xyz*' matches none of the names; " in error_of(run(capsys, "list", "xyz*"))
+
+    def test_list_searches_the_names_of_other_libraries(self, capsys):
+        _, out, _ = run(capsys, "list", "google/vit-base-patch16-*")
+        assert [line.split()[0] for line in out.splitlines()] == ["model", "ViT-B_16"]
 
     def test_info_without_weights(self, capsys):
         code, out, err = run(capsys, "info", "ViT-B_16", "--image-size", "384", "--classes", "10")

@@ -112,6 +112,8 @@ def test_blocks_are_counted_from_one():
     [
         (ValueError("x must be\n  one; got 2"), "X must be one; got 2."),
         (OSError("No file."), "No file."),
+        (ValueError("cat.jpg must be an image"), "cat.jpg must be an image."),
+        (ValueError("image_size must be 8"), "image_size must be 8."),
         (ValueError(), "ValueError."),
         ("a" * 400, "A" + "a" * 295 + " ..."),
     ],

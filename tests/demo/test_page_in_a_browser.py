@@ -266,8 +266,8 @@ def test_a_file_is_read(page, model, tmp_path):
 @pytest.mark.parametrize(
     ("name", "contents", "message"),
     [
-        ("text.png", b"just text", "Text.png must be an image"),
-        ("empty.jpg", b"\n", "Empty.jpg must be an image"),
+        ("text.png", b"just text", "text.png must be an image"),
+        ("empty.jpg", b"\n", "empty.jpg must be an image"),
     ],
 )
 def test_a_file_that_is_no_image_is_an_error_of_one_sentence(page, tmp_path, name, contents, message):

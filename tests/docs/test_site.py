@@ -16,6 +16,7 @@ from keras_vit.analysis import plots
 from keras_vit.checkpoints.foreign_names import foreign_names
 from keras_vit.checkpoints.releases import list_releases
 from keras_vit.cli import VERBS
+from keras_vit.files import read_table
 from keras_vit.variants import FAMILIES
 from keras_vit.zoo import CONSTRUCTORS
 
@@ -95,6 +96,14 @@ class Page(html.parser.HTMLParser):
         self.place = (None if tag == "figure" else self.place[0], "")
 
 
+def test_help_does_not_wait_for_the_package(tmp_path):
+    (tmp_path / "keras.py").write_text("raise AssertionError('imported')")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "docs/generate", "--help"]
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and "{build,serve}" in done.stdout
+
+
 # One test, as each worker that gets a part of this file would build a site of its own.
 def test_site():
     command = [sys.executable, "docs/generate", "build", "--strict"]
@@ -172,6 +181,7 @@ def check_tables(site):
     assert all(name in models for name in keras_vit.list_models())
     assert "86,567,656" in models and "17.56" in models  # ViT-B/16
     assert all(name in recipes for name in training.RECIPES)
+    assert all(row["word"] in _page(site, "words").text for row in read_table("words.tsv"))
     assert all(f"keras-vit {verb}" in _page(site, "reference/command_line").text for verb in VERBS)
     constructors = _page(site, "reference/constructors").text
     assert "pooling='gap'" in constructors and "gelu='erf'" in constructors  # AxialViT and DeiT have their own

@@ -60,7 +60,7 @@ def check_quickstart(text, folder):
 
 def check_finetune(text, folder):
     assert re.search(r"^route (cpu|gpu|older-gpu|tpu-\w+): \w+, (float32|mixed_bfloat16)$", text, re.MULTILINE)
-    assert "reinitialised: head/kernel, head/bias" in text
+    assert "new head: head/kernel, head/bias start at zero" in text
     assert len(accuracies(text)) == 1 and "same accuracy from the file: True" in text
     assert folder is None or (folder / "runs/finetune/model.keras").is_file()
 

@@ -7,7 +7,7 @@ import keras
 import pytest
 from faults import for_each
 
-from keras_vit import config, layers, models
+from keras_vit import checks, config, layers, models
 from keras_vit.config.base import ARGUMENTS, one_of, optional
 from keras_vit.layers.base import Layer
 
@@ -53,6 +53,26 @@ def test_arguments_become_attributes_and_the_config_states_all_of_them():
 def test_wrong_arguments_are_refused_and_none_unless_it_is_optional(arguments, message):
     with pytest.raises(ValueError, match=message):
         Scaled(**arguments)
+
+
+def test_an_argument_without_a_check_is_refused_with_the_place_for_one():
+    class Gated(Layer):
+        def __init__(self, gate_strength, **kwargs):
+            super().__init__(**kwargs)
+            self.configure(gate_strength=gate_strength)
+
+    @dataclasses.dataclass(frozen=True)
+    class GateConfig(config.Config):
+        gate_strength: float = 1.0
+
+    for make in (Gated, GateConfig):
+        message = (
+            f"{make.__name__} must have a check .* none for 'gate_strength': .* _NAMES in keras_vit/config/base.py"
+        )
+        with pytest.raises(TypeError, match=message):
+            make(0.5)
+        make.own_checks = {"gate_strength": checks.check_rate}
+        assert make(0.5).gate_strength == 0.5
 
 
 def test_sublayers_have_the_policy_of_the_layer():

@@ -369,3 +369,25 @@ def test_keys_of_class_weight_are_classes():
     assert count_classes(several) is None
     keep_class_names(several, ["ant", "bee"])
     assert several.labels is None
+
+
+def test_channels_first_images_are_answered_with_the_axis_of_the_channels(make_model):
+    """Whatever Keras is set to; images of another size are left to Keras."""
+    model = make_model()
+    images = np.zeros((2, 3, *model.config.image_size), "float32")
+    around = keras_vit.Model(model.input, model.output)
+    around.compile(loss="mse", run_eagerly=True)
+    keras.config.set_image_data_format("channels_first")
+    try:
+        calls = [model, around]
+        if keras.backend.backend() == "tensorflow":  # on JAX, Keras calls the layers without its check of the input
+            calls += [lambda x: around.predict(x, verbose=0), lambda x: around.fit(x, x, verbose=0)]
+        for call in calls:
+            told = r"takes channels-last images \(batch, height, width, 3\), .* got \(2, 3, .*moveaxis\(images, 1, -1\)"
+            with pytest.raises(ValueError, match=told):
+                call(images)
+        assert model(ops.moveaxis(images, 1, -1)).shape == (2, model.config.classes)
+    finally:
+        keras.config.set_image_data_format("channels_last")
+    with pytest.raises(ValueError, match="expected shape"):
+        model(np.zeros((2, 5, 5, 3), "float32"))

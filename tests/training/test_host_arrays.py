@@ -1,5 +1,6 @@
 """Checksums of JAX arrays, and what Orbax reads and writes; several processes are in test_kill_hosts.py."""
 
+import re
 import sys
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 from faults import for_each
 
 from keras_vit.training import host_arrays
+from keras_vit.versions import install_command
 
 jax = pytest.importorskip("jax")
 
@@ -47,5 +49,5 @@ def test_orbax_keeps_the_bits(tmp_path):
 
 def test_without_orbax(monkeypatch):
     monkeypatch.setitem(sys.modules, "orbax.checkpoint", None)
-    with pytest.raises(ImportError, match=r"need Orbax: pip install 'keras-vit-models\[hosts\]'"):
+    with pytest.raises(ImportError, match=f"need Orbax: {re.escape(install_command('hosts'))}$"):
         host_arrays.checkpointer()

@@ -1,0 +1,7 @@
+"""`python -m keras_vit` runs the command line, as `keras-vit` does."""
+
+import sys
+
+from keras_vit_command import main
+
+sys.exit(main())
