@@ -49,7 +49,8 @@ def test_the_figure_is_drawn_once_and_saved(here, model):
     found = keras_vit.explain(model, "cat.jpg", title="mine")
     found.save("cat.png")
     assert found.figure is found.figure and found._repr_png_().startswith(b"\x89PNG")
-    np.testing.assert_array_equal(Image.open("cat.png").size, 100 * found.figure.get_size_inches())
+    with Image.open("cat.png") as image:
+        np.testing.assert_array_equal(image.size, 100 * found.figure.get_size_inches())
 
 
 def test_the_arrays_need_no_matplotlib(here, model, monkeypatch):

@@ -63,7 +63,7 @@ def test_it_answers_as_the_model_does(model, tmp_path, case, capfd, caplog, monk
     label, score = capfd.readouterr().out.split()
     expected = model.predict(model_input(IMAGES[0])[None], verbose=0)[0]
     assert label == LABELS[expected.argmax()]
-    assert float(score) == pytest.approx(expected.max(), abs=0.3 if options else 1e-4)
+    assert float(score) == pytest.approx(expected.max(), abs=0.3 if options else 0.02)  # OpenVINO may compute in bfloat16
 
 
 @pytest.mark.slow
