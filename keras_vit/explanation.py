@@ -111,8 +111,8 @@ def explain(
     inputs = readers.stack(listed, check_preprocessing(model, None))
     heads = head_maps(model, inputs, layer)[0]
     if title is None:
-        is_path = isinstance(image, (str, os.PathLike))
-        title = f"{encoder.config.name}: {pathlib.Path(image).name}" if is_path else encoder.config.name
+        file = f": {pathlib.Path(image).name}" if isinstance(image, (str, os.PathLike)) else ""
+        title = f"{encoder.config.name}{file}"
     return Explanation(
         answers=predict_prepared(model, inputs, top)[0],
         image=seen_images(encoder, inputs)[0],

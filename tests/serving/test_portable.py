@@ -63,7 +63,8 @@ def test_it_answers_as_the_model_does(model, tmp_path, case, capfd, caplog, monk
     label, score = capfd.readouterr().out.split()
     expected = model.predict(model_input(IMAGES[0])[None], verbose=0)[0]
     assert label == LABELS[expected.argmax()]
-    assert float(score) == pytest.approx(expected.max(), abs=0.3 if options else 0.02)  # OpenVINO may compute in bfloat16
+    # OpenVINO may compute in bfloat16
+    assert float(score) == pytest.approx(expected.max(), abs=0.3 if options else 0.02)
 
 
 @pytest.mark.slow
