@@ -81,16 +81,8 @@ def draw_distance(model, images):
 
 def draw_explanation(model, images):
     """Draw the figure of `keras-vit explain`."""
-    inputs = keras_vit.preprocess(images[:1], model.preprocessing)
-    answers = keras_vit.predict(model, images[0])[0]
-    figure = plots.explanation(
-        model.preprocessing.to_images(inputs)[0],
-        answers,
-        analysis.attention_rollout(model, inputs)[0],
-        analysis.head_maps(model, inputs)[0],
-        title=model.config.name,
-    )
-    return figure, f"the first image is classified as {answers[0][0]}"
+    found = keras_vit.explain(model, images[0], title=model.config.name)
+    return found.figure, f"the first image is classified as {found.answers[0][0]}"
 
 
 FIGURES = {

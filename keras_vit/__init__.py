@@ -73,11 +73,13 @@ _logs.set_up()
 
 __version__ = "0.1.0"
 
-# packages and functions that are imported on first use; a function -> its module
+# packages and names that are imported on first use; a name -> its module
 _PACKAGES = ("analysis", "data", "demo", "evaluation", "serving", "training")
 _FUNCTIONS = {
+    "Explanation": "keras_vit.explanation",
     "distribution": "keras_vit.training.distribution",
     "evaluate": "keras_vit.evaluation",
+    "explain": "keras_vit.explanation",
     "export": "keras_vit.serving",
     "predict": "keras_vit.evaluation",
     "preprocess": "keras_vit.data.images",

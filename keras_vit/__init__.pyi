@@ -34,6 +34,8 @@ from keras_vit.config import WindowConfig as WindowConfig
 from keras_vit.data.images import preprocess as preprocess
 from keras_vit.evaluation import evaluate as evaluate
 from keras_vit.evaluation import predict as predict
+from keras_vit.explanation import Explanation as Explanation
+from keras_vit.explanation import explain as explain
 from keras_vit.layers import *  # noqa: F403 - its __all__ lists the public layers
 from keras_vit.layers.position_grid import resize_position_embedding as resize_position_embedding
 from keras_vit.models import AxialResNet as AxialResNet

@@ -212,7 +212,8 @@ def load(
 
     The architecture follows from config.json and from the names and shapes of the arrays. What they leave open, such as
     the number of heads or the activation, comes from the published variant or family that they fit; the report, which
-    is logged, names it. A file of `save_weights` states its config.
+    is logged, names it. A file of `save_weights` states its config. A `.keras` file is a whole model;
+    `keras.models.load_model` also reads it, if `import keras_vit` comes first.
 
     Args:
         source: a folder with `config.json` and `model.safetensors` (transformers or timm) or `open_clip_config.json`; a

@@ -28,7 +28,7 @@ LEVELS = (
     ("autoencoders",),
     ("data",),
     ("evaluation", "analysis"),
-    ("training", "serving"),
+    ("explanation", "training", "serving"),
     ("demo",),
     ("cli",),
     ("__main__",),

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from unittest import mock
 
 import keras
 import pytest
@@ -96,6 +97,22 @@ def test_examples_of_the_reference_are_short():
     reference = [(place, source) for place, source in _blocks("python") if place.startswith("docs/reference/")]
     lines = {place: re.findall(r"^(?!import |from |$).*", source, re.MULTILINE) for place, source in reference}
     assert {place: len(found) for place, found in lines.items() if len(found) > 8} == {}
+
+
+def test_snippets_import_the_package_before_they_load_a_model():
+    """Or Keras does not know its classes."""
+    loads = {place: text for place, text in _blocks("python") if "load_model(" in text}
+    assert loads and [place for place, text in loads.items() if "import keras_vit\n" not in text] == []
+
+
+def test_pages_quote_what_keras_says_without_the_package(workplace, tmp_path):
+    workplace.small_model().save(tmp_path / "model.keras")
+    with mock.patch.dict(keras.saving.get_custom_objects(), clear=True), pytest.raises(TypeError) as error:
+        keras.saving.load_model(tmp_path / "model.keras")
+    quoted = str(error.value).partition(". ")[0]
+    assert quoted == "Could not locate class 'VisionTransformer'"
+    for name in ("guides/pretrained.md", "guides/finetune.md", "guides/serving.md", "reference/models.md"):
+        assert quoted in " ".join((REPOSITORY / "docs" / name).read_text(encoding="utf-8").split()), name
 
 
 @pytest.fixture

@@ -104,6 +104,8 @@ def inside() -> None:
     images = np.zeros((1, 224, 224, 3), "float32")
     assert_type(analysis.attention_weights(model, images, layers=["block_03", -1]), list[np.ndarray])
     assert_type(analysis.filter_components(model).explained, np.ndarray)
+    assert_type(keras_vit.explain(model, "cat.jpg", layer="block_05").answers, list[tuple[str, float]])
+    keras_vit.explain(model, "cat.jpg").save(5)  # type: ignore[arg-type]
     analysis.plots.attention_distance(analysis.mean_attention_distance(model, images)).savefig("distance.png")
     analysis.plots.attention_map(images)  # type: ignore[attr-defined]
     analysis.attention_maps(model)  # type: ignore[attr-defined]

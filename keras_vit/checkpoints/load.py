@@ -138,15 +138,17 @@ def build_loaded(resolved, evidence, resize="auto", preprocessing=None, labels=N
     return model
 
 
-def load_whole(path, given):
+def load_whole(path, given, compile=True):
     """Return the model of a `.keras` file.
 
     Args:
         path: path of the file.
         given: dict of the arguments that the user gave; None stands for no value.
+        compile: whether to compile it as the saved model was.
 
     Raises:
-        ValueError: if the user gave a value, because the file states the whole model.
+        FileNotFoundError: if there is no such file.
+        ValueError: if the file is damaged, or if the user gave a value, because the file states the whole model.
     """
     for argument, value in given.items():
         if value is not None:
@@ -157,7 +159,8 @@ def load_whole(path, given):
                 f"= type(model)(model.config.replace(**{changed}), preprocessing=model.preprocessing), "
                 f"then keras_vit.load_weights(new, {file}))"
             )
-    return check_model(keras.saving.load_model(path))
+    read_evidence(open_checkpoint(path))  # raises a clear error on a damaged file
+    return check_model(keras.saving.load_model(path, compile=compile))
 
 
 def read_ahead(reads, order):

@@ -6,13 +6,13 @@ import pathlib
 import re
 
 import keras_vit
-from keras_vit import analysis, checks, files
+from keras_vit import checks, files
 from keras_vit import demo as demo_page
 from keras_vit.analysis import plots
 from keras_vit.analysis.plots import import_figure
 from keras_vit.cli.answers import Answer
 from keras_vit.cli.failures import users_mistakes
-from keras_vit.cli.models import build_model, check_without_model, given, open_model
+from keras_vit.cli.models import build_model, check_without_model, find_source, given, open_model
 from keras_vit.cli.sources import open_source, open_sources
 from keras_vit.data.images import check_file
 
@@ -102,22 +102,12 @@ def explain(args):
     _check_output("--output", args.output, _DRAWINGS)
     check_file(args.image)
     model = open_model(args)
-    inputs = keras_vit.preprocess(args.image, model.preprocessing)
     layer = int(args.layer) if re.fullmatch(r"-?\d+", args.layer) else args.layer
-    heads = analysis.head_maps(model, inputs, layer)
-    path = pathlib.Path(args.model)
-    file = f" ({pathlib.Path(*path.parts[-2:])})" if path.suffix == ".keras" else ""
-    answers = keras_vit.predict(model, args.image, top=args.top)[0]
-    sheet = plots.explanation(
-        analysis.seen_images(model, inputs)[0],
-        answers,
-        analysis.attention_rollout(model, inputs)[0],
-        heads[0],
-        title=f"{model.config.name}{file}: {pathlib.Path(args.image).name}",
-        num_heads=args.heads,
-    )
-    files.replace_file(args.output, sheet.savefig)
-    return Answer({"output": args.output, "image": args.image, "answers": _named(answers)}, args.output)
+    file = "" if find_source(args) is None else f" ({pathlib.Path(*pathlib.Path(args.model).parts[-2:])})"
+    title = f"{model.config.name}{file}: {pathlib.Path(args.image).name}"
+    found = keras_vit.explain(model, args.image, top=args.top, layer=layer, num_heads=args.heads, title=title)
+    found.save(args.output)
+    return Answer({"output": args.output, "image": args.image, "answers": _named(found.answers)}, args.output)
 
 
 def demo(args):
@@ -142,7 +132,7 @@ def export(args):
 
 def convert(args):
     """Write a model's weights in the layout of another library."""
-    model = build_model(args, needs_weights=True)
+    model = build_model(args)
     if args.layout != "keras":
         keras_vit.save_weights(model, args.output, layout=args.layout)
     elif args.output.endswith((".keras", ".weights.h5")):

@@ -1,16 +1,14 @@
 """`keras-vit list` and `keras-vit info`: tables of models, recipes, parameters and cost."""
 
 import itertools
-import os
 import re
 
 import keras_vit
 from keras_vit import checks
 from keras_vit.checkpoints.foreign_names import foreign_names, near_names
-from keras_vit.checkpoints.hub import PREFIX
 from keras_vit.checkpoints.releases import list_releases
 from keras_vit.cli.answers import Answer
-from keras_vit.cli.models import build_model, given
+from keras_vit.cli.models import build_model, find_source, given
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.files import aligned
 from keras_vit.models.costs import layer_costs
@@ -53,10 +51,11 @@ def info(args):
 
     A weights file or folder is described without building its model.
     """
-    if not args.model.endswith(".keras") and (os.path.exists(args.model) or args.model.startswith(PREFIX)):
+    found = find_source(args)
+    if found is not None and not args.model.endswith(".keras"):
         return _of_file(args)
-    if args.weights is None and not args.model.endswith(".keras"):
-        model, _ = build_deferred(lambda: build_model(args))  # without weights: G/14 would need 7 GB
+    if found is None and args.weights is None:
+        model, _ = build_deferred(lambda: build_model(args, needs_weights=False))  # G/14 would need 7 GB
     else:
         model = build_model(args)
     costs = layer_costs(model)
@@ -72,8 +71,6 @@ def info(args):
 
 def _of_file(args):
     """Describe a weights file: its layout, the model that it fits, and what it does not state."""
-    if args.weights is not None:
-        raise ValueError(f"--weights must be omitted for {args.model}: the file contains its weights")
     found = keras_vit.describe(args.model, **given(args, ("image_size", "classes", "gelu", "epsilon")))
     values = {"layout": found.layout, "variant": found.variant, "family": found.family, "licence": found.licence}
     values |= _described(found.config, found.preprocessing, found.labels)

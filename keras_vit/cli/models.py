@@ -1,25 +1,22 @@
-"""The model of a command: named or saved, with the changes that the arguments request."""
+"""The model of a command: named or in a file, with the changes that the arguments request."""
 
-import os
 import warnings
 
-import keras
-
 import keras_vit
-from keras_vit.checkpoints.evidence import read_evidence
-from keras_vit.checkpoints.readers import open_checkpoint
-from keras_vit.models.base import ImageModel
-from keras_vit.models.encoders import described
+from keras_vit.checkpoints.foreign_names import find_foreign
+from keras_vit.checkpoints.hub import PREFIX
+from keras_vit.checkpoints.load import load_whole
+from keras_vit.checkpoints.locate import locate
+from keras_vit.variants import VARIANTS
 from keras_vit.zoo import variant_name
 
-_SAVED = ".keras"
 _ARCHITECTURE = ("image_size", "classes", "gelu", "epsilon")
 _IMAGES = ("resize", "crop", "interpolation", "rounding", "mean", "std")
 
 
 def open_model(args):
     """Build the model of `--model` and `--weights`; the load report goes to standard error."""
-    model = build_model(args, needs_weights=True)
+    model = build_model(args)
     if given(args, _IMAGES):
         is_assumed = model.preprocessing_source == "assumed" and None in (args.mean, args.std)
         model.preprocessing = change_preprocessing(model.preprocessing, args)
@@ -39,23 +36,50 @@ def check_without_model(args):
         raise ValueError(f"--{name.replace('_', '-')} requires --model")
 
 
-def build_model(args, needs_weights=False):
-    """Return the model with its saved weights, those of `--weights`, or random weights."""
-    changes = given(args, _ARCHITECTURE)
-    option = "MODEL" if args.verb == "info" else "--model"
-    if args.model.endswith(_SAVED):
-        if not os.path.exists(args.model):
-            raise FileNotFoundError(f"{option}: file {args.model} does not exist")
-        if args.weights is not None:
-            raise ValueError(f"--weights must be omitted with --model {args.model}: the file contains its weights")
-        return _open_saved(args.model, changes)
+def find_source(args):
+    """Return the `Located` of a `--model` that is a file, a folder or hf://org/repo; None for a name.
+
+    Raises:
+        FileNotFoundError: if there is no such file.
+        ValueError: if `--weights` is given, too.
+    """
     try:
-        args.model = variant_name(option, args.model)
+        found = None if args.model in VARIANTS else locate(args.model)
+    except FileNotFoundError:  # another of our names, or a mistake that `variant_name` explains
+        return None
+    if found is None or (found.foreign is not None and not args.model.startswith(PREFIX)):
+        return None
+    if found.path is not None and not found.path.exists():
+        raise FileNotFoundError(f"{_option(args)}: file {args.model} does not exist")
+    if args.weights is not None:
+        raise ValueError(f"--weights must be omitted with {_option(args)} {args.model}, which contains its weights")
+    return found
+
+
+def build_model(args, needs_weights=True, **changes):
+    """Return the model of `--model` as `keras_vit.load` does, or the named one with `--weights` or random weights.
+
+    Args:
+        args: parsed arguments.
+        needs_weights: False gives a name without `--weights` random weights.
+        **changes: fields of the config to change in addition to those in `args`.
+    """
+    changes, found = {**given(args, _ARCHITECTURE), **changes}, find_source(args)
+    if found is not None and args.model.endswith(".keras"):
+        return _changed(load_whole(found.path, {}, compile=False), found.path, changes)
+    if found is not None or (needs_weights and args.weights is None and find_foreign(args.model)):
+        return keras_vit.load(args.model, **changes)
+    try:
+        variant_name(_option(args), args.model)
     except ValueError as error:
-        raise ValueError(f"{error}; or a {_SAVED} file") from error
+        raise ValueError(f"{error}; or a file, a folder or hf://org/repo") from error
     if args.weights is None and needs_weights:
         raise ValueError(f"--weights must be given with --model {args.model}: a file, or a name of list --weights")
     return keras_vit.create_model(args.model, weights=args.weights, **changes)
+
+
+def _option(args):
+    return "MODEL" if args.verb == "info" else "--model"
 
 
 def change_preprocessing(preprocessing, args):
@@ -83,11 +107,8 @@ def change_preprocessing(preprocessing, args):
     return changed
 
 
-def _open_saved(path, changes):
-    read_evidence(open_checkpoint(path))  # raises a clear error on a damaged file
-    model = keras.models.load_model(path, compile=False)
-    if not isinstance(model, ImageModel):
-        raise TypeError(f"--model must be a model of keras_vit; {path} contains a {described(model)}")
+def _changed(model, path, changes):
+    """Return the model of a `.keras` file with other values of the config, or itself."""
     if not changes:
         return model
     config, description = model.config.replace(**changes), model.get_config()

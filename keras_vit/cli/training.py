@@ -9,7 +9,7 @@ import keras_vit
 from keras_vit import checks
 from keras_vit.cli.answers import Answer
 from keras_vit.cli.failures import users_mistakes
-from keras_vit.cli.models import given
+from keras_vit.cli.models import build_model, find_source, given
 from keras_vit.cli.sources import ANY_KIND, kind_of, open_sources
 from keras_vit.zoo import variant_name
 
@@ -24,7 +24,8 @@ def train(args):
         raise ValueError(f"--recipe must be one that keras-vit list --recipes shows; got {args.recipe!r}{hint}")
     recipe = recipes[args.recipe].replace(**read_changes(args))
     kind = kind_of(args)
-    if args.model is not None:
+    in_file = args.model is not None and find_source(args) is not None
+    if args.model is not None and not in_file:
         args.model = variant_name("--model", args.model)
     if args.show:
         return Answer(recipe.to_dict(), json.dumps(recipe.to_dict(), indent=2))
@@ -40,13 +41,21 @@ def train(args):
     # Several workers must connect before TensorFlow creates anything, such as a source.
     with users_mistakes(*failures), _why_it_ended(), keras_vit.distribution(args.strategy) as devices:
         source, validation = open_sources(args, recipe.seed)
-        options |= {"model": args.model, "weights": args.weights, "validation": validation, "strategy": devices}
+        model = _from_file(args, recipe, source) if in_file else args.model
+        options |= {"model": model, "weights": args.weights, "validation": validation, "strategy": devices}
         result = keras_vit.train(recipe, source, args.workdir, verbose=0 if args.quiet else "auto", **options)
     folder = pathlib.Path(args.workdir)
     best = str(folder / "best.keras") if (folder / "best.keras").is_file() else None  # only with validation images
     values = {"accuracy": result.accuracy, "saved": str(folder / "model.keras"), "best": best}
     shown = {**values, "accuracy": result.accuracy is not None and f"{100 * result.accuracy:.1f} %"}
     return Answer(values, "\n".join(f"{name}: {value}" for name, value in shown.items() if value))
+
+
+def _from_file(args, recipe, source):
+    """Return the model in the file of `--model`, with the settings of the recipe and the classes of the images."""
+    fields = recipe.model_arguments(type(keras_vit.describe(args.model).config))
+    classes = {} if source is None else {"classes": len(source.class_names)}
+    return build_model(args, include_top=True, **classes, **fields)
 
 
 @contextlib.contextmanager

@@ -42,6 +42,9 @@ class Model(weights_files.SavedToH5, DistributedFit, keras.Model):
             uses that of the model of the package whose layers get the images; if other layers get them first, set it.
             `save` keeps both attributes; that of a plain `keras.Model` does not.
 
+    A program that loads a saved model with `keras.models.load_model` must `import keras_vit` first; otherwise Keras
+    raises "Could not locate class".
+
     Warns:
         UserWarning: if the first images that `fit`, `evaluate` or `predict` gets are in another range than the model
             expects, such as pixel values from 0 to 255; if `labels` are the class names of the data in another order.
@@ -121,6 +124,9 @@ class ImageModel(Encoder, Model):
         preprocessing: `Preprocessing` of its images; None uses the official one at the config's image size.
         labels: sequence of class names, one per logit, or None.
         name: name of the Keras model; None uses the config's name as letters, digits and underscores.
+
+    `model.save("model.keras")` saves the whole model. `keras_vit.load` reads it, and so does `keras.models.load_model`
+    if `import keras_vit` comes first.
 
     A saved model loads with its frozen and quantised layers (int8, int4, float8). LoRA is the exception: Keras merges
     it into the kernels of the file, so the loaded model gives the same outputs without LoRA. Layers that trained

@@ -21,6 +21,7 @@ from keras_vit.models import ImageModel, Model, clone, merge_lora
 from keras_vit.models.encoders import check_model, find_encoder, labels_of, preprocessing_of, shared_graph
 from keras_vit.models.layer_states import lora_layers
 from keras_vit.serving.formats import FORMATS, check_packages, resolve_options
+from keras_vit.serving.instructions import file_instructions
 from keras_vit.serving.self_check import (
     TOLERANCES,
     ExportError,
@@ -83,8 +84,9 @@ def export(
     empty for other images. The folder also contains `assets/labels.txt` with one class per line, warm-up requests in
     `assets.extra`, and `README.txt` with the commands to serve the model. Every weight is stored once.
 
-    `onnx` (`model.onnx`), `litert` (`model.tflite`) and `openvino` (`model.xml`, `model.bin`) accept float32 pixels
-    (batch, height, width, channels) on [0, 255] that are already resized, and return logits; `labels.txt` is next to
+    `onnx` (`model.onnx`), `litert` (`model.tflite`) and `openvino` (`model.xml`, `model.bin`) have the input and the
+    output of the signature `images`, with the same names (LiteRT: in its signature): `images`, which are already
+    resized, and `logits` or `scores`. `labels.txt` and a `README.txt` with a program that calls the file are next to
     them. All formats contain a `model_card.json`.
 
     Args:
@@ -280,6 +282,7 @@ def _write(model, folder, format, options):
         raise ExportError(f"the model cannot be written as {format!r}: {error}") from error
     if format != "saved_model":  # a SavedModel has its labels in assets/
         (folder / "labels.txt").write_text("\n".join(logit_names(model)) + "\n", encoding="utf-8")
+        (folder / "README.txt").write_text(file_instructions(format, model), encoding="utf-8")
 
 
 def _write_in_tensorflow(model, folder, format, options):

@@ -1,8 +1,8 @@
 """The formats of `keras_vit.export`: a table with the check and the writer of each, and the single-file writers.
 
-ONNX, LiteRT and OpenVINO are written with Keras's exporters and the runtimes' tools. Their input is pixels at the
-model's size, float32 (batch, height, width, channels) on [0, 255]; the graph standardises them and returns logits
-(scores, if the model ends in an activation). The caller resizes the images.
+ONNX, LiteRT and OpenVINO are written with Keras's exporters and the runtimes' tools. Their input `images` is pixels at
+the model's size, float32 (batch, height, width, channels) on [0, 255]; the graph standardises them and returns `logits`
+(`scores`, if the model ends in an activation). The caller resizes the images.
 """
 
 import collections.abc
@@ -13,6 +13,7 @@ import importlib.util
 import os
 import warnings
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -158,11 +159,12 @@ def _export(model, path, **options):
     path.parent.mkdir()
     if isinstance(model, ImageModel) and {model.dtype_policy.name, model.config.dtype} != {"float32"}:
         model = with_dtype(model, "float32")
-    pixels = of_pixels(model, dtype="float32")
-    images = np.zeros((1, *model.preprocessing.image_size, model.input_shape[-1]), np.float32)
-    pixels(images)  # Keras can only export models that were called
+    images = keras.Input(model.input_shape[1:], dtype="float32", name="images")
+    named = keras.Model(images, {class_scores(model): of_pixels(model, dtype="float32")(images)}, name="outputs")
+    # Keras can only export models that were called
+    named(np.zeros((1, *model.preprocessing.image_size, model.input_shape[-1]), np.float32))
     with written_for(CONVERTER), quiet():
-        pixels.export(str(path), verbose=False, **options)
+        named.export(str(path), verbose=False, **options)
 
 
 @functools.cache

@@ -31,9 +31,9 @@ def run(format, folder, inputs):
         return _run_saved_model(folder, inputs)
     call, *described = _RUNTIMES[format](folder)
     images = inputs["images"]
-    logits = [call(images[start : start + _BATCH]) for start in range(0, len(images), _BATCH)]
+    answers = [call(images[start : start + _BATCH]) for start in range(0, len(images), _BATCH)]
     taken, given = (_described(*tensor) for tensor in described)
-    return {"logits": np.concatenate(logits)}, {"inputs": [taken], "outputs": [given]}
+    return {given["name"]: np.concatenate(answers)}, {"inputs": [taken], "outputs": [given]}
 
 
 def _run_saved_model(folder, inputs):
@@ -72,17 +72,11 @@ def _open_onnx(folder):
 def _open_litert(folder):
     from ai_edge_litert.interpreter import Interpreter
 
-    interpreter = Interpreter(str(folder / "model.tflite"))
-    (taken,), (given,) = interpreter.get_input_details(), interpreter.get_output_details()
-
-    def call(images):
-        interpreter.resize_tensor_input(taken["index"], images.shape)
-        interpreter.allocate_tensors()
-        interpreter.set_tensor(taken["index"], images)
-        interpreter.invoke()
-        return interpreter.get_tensor(given["index"])
-
-    return call, *((d["name"], np.dtype(d["dtype"]).name, d["shape_signature"]) for d in (taken, given))
+    call = Interpreter(str(folder / "model.tflite")).get_signature_runner()
+    tensors = call.get_input_details() | call.get_output_details()  # one each
+    described = [(name, np.dtype(d["dtype"]).name, d["shape_signature"]) for name, d in tensors.items()]
+    taken, given = tensors
+    return lambda images: call(**{taken: images})[given], *described
 
 
 def _open_openvino(folder):

@@ -1,9 +1,10 @@
-"""README.txt of an exported SavedModel: commands that serve the model, and a call of each signature."""
+"""README.txt of an export: commands that serve a SavedModel with a call of each signature, and a call of a file."""
 
 import pathlib
 import re
 
-from keras_vit.serving.signatures import SIGNATURES
+from keras_vit.files import read_toml
+from keras_vit.serving.signatures import SIGNATURES, class_scores
 
 _TEMPLATE = pathlib.Path(__file__).with_suffix(".txt")
 _FILES = """\
@@ -53,6 +54,22 @@ def instructions(name, functions, size, *, on_error, max_pixels):
         value=value,
         dtype=spec.dtype.name,
     )
+
+
+def file_instructions(format, model):
+    """Return the text of README.txt of an export that is one file, see calls.toml.
+
+    Args:
+        format: name of the format.
+        model: the exported classifier.
+    """
+    table, channels = read_toml("serving/calls.toml"), model.preprocessing.channels
+    height, width = model.preprocessing.image_size
+    values = {"height": height, "width": width, "channels": channels, "classes": model.output_shape[-1]}
+    values |= {"mode": "L", "order": ""} if channels == 1 else {"mode": "RGB", "order": ", red first"}
+    values |= {"name": model.name, "output": class_scores(model)}
+    values |= {key: text.format_map(values) for key, text in table[format].items()}
+    return table["readme"].format_map(values)
 
 
 def _call(signature, function, size):

@@ -14,7 +14,7 @@ MISTAKES = [
     ("predict cat.jpg --model ViT-Ti_16", "--weights must be given with --model ViT-Ti_16"),
     (
         "predict cat.jpg --model ViT-Ti_17 --weights ViT-Ti_16.npz",
-        "--model='ViT-Ti_17' is the name of no model .did you mean 'ViT-Ti_16'.*; or a .keras file$",
+        "--model='ViT-Ti_17' is the name of no model .did you mean 'ViT-Ti_16'.*; or a file, .* or hf://org/repo$",
     ),
     (
         "predict cat.jpg --model nonsense --weights ViT-Ti_16.npz",
@@ -36,6 +36,10 @@ MISTAKES = [
     ("predict cat.jpg --model other.keras", "^--model: file other.keras does not exist$"),
     ("export --model other.keras --output serving", "^--model: file other.keras does not exist$"),
     ("info other.keras", "^MODEL: file other.keras does not exist$"),
+    ("predict cat.jpg --model other.safetensors", "^--model: file other.safetensors does not exist$"),
+    ("info drawings.npz --weights ViT-Ti_16.npz", "^--weights must be omitted with MODEL drawings.npz"),
+    ("train --recipe quickstart --show --model other.keras", "^--model: file other.keras does not exist$"),
+    ("train --recipe quickstart --show --model model.keras --weights x", "^--weights must be omitted with --model"),
     ("predict cat.jpg --model text.keras", "must be a whole .keras file.*b'no model'"),
     ("predict dog.jpg --model model.keras", "there is no image file dog.jpg"),
     ("predict text.keras --model model.keras", "must be an image"),
@@ -116,7 +120,6 @@ MISTAKES = [
         "train --recipe vit/imagenet --workdir x --model ViT-Ti_16",
         "--folder, --tfds, --tfrecord or --arrays must be given",
     ),
-    ("train --recipe quickstart --workdir x --model model.keras", "--model='model.keras' is the name of no model"),
     (
         "train --recipe quickstart --workdir x --validation images",
         "--validation requires --folder or .*; got no images",

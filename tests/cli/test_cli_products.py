@@ -170,7 +170,7 @@ class TestConvert:
         import resource
 
         model = keras.models.load_model("model.keras")
-        monkeypatch.setattr(commands, "build_model", lambda args, needs_weights: model)
+        monkeypatch.setattr(commands, "build_model", lambda args: model)
         before, limits = set(os.listdir()), resource.getrlimit(resource.RLIMIT_FSIZE)
         convert = ["convert", *SAVED, "--layout"]
         commands_and_files = (

@@ -2,13 +2,15 @@
 
 import json
 import re
+import textwrap
 
 import numpy as np
 import pytest
 from drawn import draw, encode
-from served import LABELS, make_model
+from served import LABELS, make_model, model_input
 from slow_rows import slow_after
 
+from keras_vit import Preprocessing
 from keras_vit.models import resize, with_dtype
 from keras_vit.serving import ExportError, export, fresh_process
 from keras_vit.serving.self_check import resized
@@ -30,10 +32,11 @@ def model():
 
 
 @pytest.mark.parametrize("case", slow_after(3, CASES))
-def test_it_answers_as_the_model_does(model, tmp_path, case, capfd, caplog):
+def test_it_answers_as_the_model_does(model, tmp_path, case, capfd, caplog, monkeypatch):
     runtime, options, files = CASES[case]
     folder = export(model, tmp_path, format=runtime, **options)
-    assert sorted(path.name for path in folder.iterdir()) == sorted([*files, "labels.txt", "model_card.json"])
+    beside = ["README.txt", "labels.txt", "model_card.json"]
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*files, *beside])
     assert (folder / "labels.txt").read_text().splitlines() == list(LABELS)
     check = json.loads((folder / "model_card.json").read_text())["check"]
     _, _, report = caplog.messages
@@ -50,8 +53,28 @@ def test_it_answers_as_the_model_does(model, tmp_path, case, capfd, caplog):
         assert difference < 1e-5 and check["tolerance"] == 1e-4
     size = (folder / files[0]).stat().st_size / sum(weight.nbytes for weight in model.get_weights())
     assert 0.2 < size < (0.45 if options else 1.2)
-    (taken,) = described["inputs"]
-    assert taken["dtype"] == "float32" and taken["shape"] == [None, 24, 32, 3]
+    (taken,), (given,) = described["inputs"], described["outputs"]  # named as in the signature `images` of a SavedModel
+    assert taken == {"name": "images", "dtype": "float32", "shape": [None, 24, 32, 3]}
+    assert given["name"] == "logits" and given["dtype"] == "float32"
+    monkeypatch.chdir(folder)
+    IMAGES[0].save("cat.jpg", "PNG")
+    program = (folder / "README.txt").read_text().partition(" pillow:\n")[2]
+    exec(textwrap.dedent(program), {})
+    label, score = capfd.readouterr().out.split()
+    expected = model.predict(model_input(IMAGES[0])[None], verbose=0)[0]
+    assert label == LABELS[expected.argmax()]
+    # OpenVINO may compute in bfloat16
+    assert float(score) == pytest.approx(expected.max(), abs=0.3 if options else 0.02)
+
+
+@pytest.mark.slow
+def test_a_grey_model_that_ends_in_an_activation_is_called_by_its_own_names(tmp_path):
+    grey = Preprocessing(size=(24, 32), mean=(0.5,), std=(0.5,))
+    model = make_model(preprocessing=grey, channels=1, classifier_activation="sigmoid")
+    folder = export(model, tmp_path, format="openvino")
+    assert json.loads((folder / "model_card.json").read_text())["outputs"][0]["name"] == "scores"
+    program = (folder / "README.txt").read_text()
+    assert 'convert("L")' in program and "reshape(1, 24, 32, 1)" in program and '["scores"]' in program
 
 
 @pytest.mark.slow
