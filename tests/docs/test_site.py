@@ -183,6 +183,7 @@ def check_that_entries_have_an_example(folder):
         without += [entry.split()[0] for entry in entries if "```python\n" not in entry]
         page = (folder / "reference" / path.stem / "index.html").read_text(encoding="utf-8")
         assert page.count("<strong>Example</strong>") == len(entries) > 0, path.name
+        assert "doc-symbol-module" not in page, path.name  # an entry is a function, not the module of the same name
     assert without == []
 
 
