@@ -80,8 +80,8 @@ def _kind(shown):
         name = constructor_name(variant.name)
         summary = next(section.value for section in _sections(constructor(name)) if section.kind.value == "text")
         own = ", ".join(f"`{argument}={value!r}`" for argument, value in variant.defaults.items())
-        parts.append(f"### keras_vit.{name} {{#keras_vit.{name}}}\n\n{summary}\n")
-        parts.append(f"Defaults of its own: {own}.\n" if own else "")
+        own = f" Defaults of its own: {own}." if own else ""
+        parts.append(f"### keras_vit.{name} {{#keras_vit.{name}}}\n\n{summary}{own}\n")
     return "\n".join(parts) + "\n"
 
 
