@@ -7,6 +7,8 @@ import pytest
 import yaml
 from faults import assert_no_faults
 
+from keras_vit.cli import VERBS
+
 REPOSITORY = pathlib.Path(__file__).parents[1]
 FORMS = sorted(REPOSITORY.glob(".github/ISSUE_TEMPLATE/*.yml"))
 # The paper's title page, in its order.
@@ -56,4 +58,12 @@ def test_forms_can_be_filled_in():
 @needs_forms
 def test_bug_form_asks_for_what_a_bug_needs():
     asked = {field.get("id") for field in _read(".github/ISSUE_TEMPLATE/bug.yml")["body"]}
-    assert {"versions", "backend", "devices", "code", "expected", "happened"} <= asked
+    assert {"doctor", "devices", "code", "expected", "happened"} <= asked
+
+
+@needs_forms
+def test_forms_name_files_and_commands_that_exist():
+    text = "".join(path.read_text(encoding="utf-8") for path in REPOSITORY.glob(".github/**/*.*"))
+    files, commands = set(re.findall(r"[\w/.]+\.md\b", text)), set(re.findall(r"keras-vit (\w+)", text))
+    assert "docs/contents.md" in files and {name for name in files if not (REPOSITORY / name).is_file()} == set()
+    assert "doctor" in commands and commands <= set(VERBS)

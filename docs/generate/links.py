@@ -8,6 +8,7 @@ from repository import FILES, REPOSITORY
 
 _LINK = re.compile(r"\[([^\[\]]*)\]\((?!\w+:|#)([^)#\s]+)(#[^)]*)?\)")
 _NAME = re.compile(r"(<a [^>]*>)?<code>([A-Za-z][\w.]*)(?:\([^<]*\))?</code>")
+_LONG = re.compile(r"<code>[^<\n]{30,}</code>")
 _PAGES = {file: page for page, file in FILES.items()}
 
 
@@ -48,3 +49,8 @@ def to_the_reference(html, names):
         return f'<autoref identifier="{names[name]}" optional>{match[0]}</autoref>'
 
     return _NAME.sub(linked, html)
+
+
+def with_breaks(html):
+    """Allows long code in a line of text to wrap after punctuation, so that no word of it is broken."""
+    return _LONG.sub(lambda match: re.sub(r"(?<=[.(=/,])(?=\w|&quot;|\")(?!/?code>)", "<wbr>", match[0]), html)

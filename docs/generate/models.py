@@ -51,6 +51,8 @@ loads the weights with `pretrained=True`.
 {table}"""
 _FAMILY = """# {title}
 
+Good for {use}. {facts}
+
 {changed}
 
 {papers}
@@ -71,7 +73,8 @@ _FAMILY = """# {title}
 ## Golden cases
 
 {golden}"""
-_NUMERICS = """What the arrays of a file do not show, with the preprocessing of the authors:
+_NUMERICS = """The arrays of a weights file do not show the following values, so the package has them in its tables. The
+column *images* is the authors' preprocessing.
 
 {table}"""
 _GATED = """The downloads are gated: accept the licence on the page of the repository, and set `HF_TOKEN` to a token of
@@ -151,6 +154,8 @@ def _family(group):
     other = reference(_BASELINE) if is_compared else None
     return _FAMILY.format(
         title=group.prose["title"],
+        use=group.prose["use"],
+        facts=_facts(group),
         changed=group.prose["changed"],
         papers=_papers(group),
         caption=caption,
@@ -160,6 +165,12 @@ def _family(group):
         weights=_weights(group),
         golden=_golden(group),
     )
+
+
+def _facts(group):
+    """Return the best published accuracy, if one is known, and the licence."""
+    best = f"Best published accuracy on ImageNet: {_best(group)}. " if group.best else ""
+    return f"{best}Licence of the weights: {_licence(group)}."
 
 
 def _papers(group):

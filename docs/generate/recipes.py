@@ -8,9 +8,9 @@ import keras_vit
 
 _PAGE = """# Recipes
 
-{count} recipes, the first argument of `keras_vit.train`. What a row holds is described with
-`keras_vit.training.Recipe`; `keras-vit train --recipe NAME --show` prints one whole, and the guide on
-[Recipes, data and augmentation](guides/training.md) shows how to change it.
+The {count} names of the first column are values of the first argument of `keras_vit.train`. `keras_vit.training.Recipe`
+describes the fields of a recipe, and `keras-vit train --recipe NAME --show` prints all fields of one. The guide
+[Recipes, data and augmentation](guides/training.md) shows how to change them.
 
 {recipes}"""
 

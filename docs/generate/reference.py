@@ -18,7 +18,13 @@ from keras_vit.zoo import CONSTRUCTORS, VARIANTS, constructor, constructor_name
 # An entry: a public name, and the text and example that follow it.
 _ENTRY = re.compile(r"^::: (\S+)\n(.*?)(?=^::: |^## |\Z)", re.MULTILINE | re.DOTALL)
 # Functions that are imported on first use from a module of the same name, which mkdocstrings would show instead.
-_DEFINITIONS = {"keras_vit.export": "keras_vit.serving.export.export"}
+_DEFINITIONS = {
+    "keras_vit.export": "keras_vit.serving.export.export",
+    "keras_vit.analysis.overlay": "keras_vit.analysis.overlay.overlay",
+    "keras_vit.evaluation.dense_probe": "keras_vit.evaluation.dense_probe.dense_probe",
+    "keras_vit.evaluation.few_shot": "keras_vit.evaluation.few_shot.few_shot",
+    "keras_vit.evaluation.linear_probe": "keras_vit.evaluation.linear_probe.linear_probe",
+}
 
 
 @functools.cache
@@ -74,8 +80,8 @@ def _kind(shown):
         name = constructor_name(variant.name)
         summary = next(section.value for section in _sections(constructor(name)) if section.kind.value == "text")
         own = ", ".join(f"`{argument}={value!r}`" for argument, value in variant.defaults.items())
-        parts.append(f"### keras_vit.{name} {{#keras_vit.{name}}}\n\n{summary}\n")
-        parts.append(f"Defaults of its own: {own}.\n" if own else "")
+        own = f" Defaults of its own: {own}." if own else ""
+        parts.append(f"### keras_vit.{name} {{#keras_vit.{name}}}\n\n{summary}{own}\n")
     return "\n".join(parts) + "\n"
 
 

@@ -26,7 +26,7 @@ class _Linked(Postprocessor):
         self.names = names
 
     def run(self, text):
-        return equations.to_mathml(links.to_the_reference(text, self.names))
+        return equations.to_mathml(links.with_breaks(links.to_the_reference(text, self.names)))
 
 
 def makeExtension(**settings):

@@ -174,7 +174,7 @@ def explanation(
     figure, axes = _new_sheet(lefts[-1] + width + _GAP, tops[1] + _LINE + height + _GAP)
     _write(axes, title, _GAP, _GAP, weight="bold")
     upper = {"model input": image, "attention": overlay(image, attention), "as a heat map": heat_map(image, attention)}
-    lower = {f"head {n + 1}, {100 * strength[n]:.0f} % uneven": heat_map(image, heads[n]) for n in strongest}
+    lower = {f"head {n + 1}, focus {100 * strength[n]:.0f} %": heat_map(image, heads[n]) for n in strongest}
     for top, tiles in zip(tops, (upper, lower), strict=True):
         for left, (caption, pixels) in zip(lefts, tiles.items(), strict=False):
             _write(axes, caption, left, top)

@@ -137,7 +137,7 @@ class TestExplanation:
 
     def test_texts(self):
         texts = [text.get_text() for text in self.sheet().axes[0].texts]
-        heads = ["head 1, 33 % uneven", "head 2, 33 % uneven", "head 3, 0 % uneven"]
+        heads = ["head 1, focus 33 %", "head 2, focus 33 %", "head 3, focus 0 %"]
         assert texts[0] == "model: cat.jpg" and texts[4:7] == heads
         assert texts[8] == "75.0 %  Egyptian cat" and texts[-1].endswith("…")
 

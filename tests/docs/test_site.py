@@ -9,6 +9,7 @@ import sys
 import urllib.parse
 
 import pytest
+import site_browser
 
 import keras_vit
 from keras_vit import analysis, data, demo, evaluation, serving, training
@@ -59,6 +60,14 @@ MARKED = {
         "Patches of 1 × 1 cells",
     },
 }
+# what people type into the search -> the section that must come first
+SEARCHED = {
+    "attention map": "guides/inside/#attention-maps-where-does-the-model-look",
+    "mixed precision": "guides/speed/#mixed-precision",
+    "num_classes": "guides/pretrained/#number-of-classes-num_classes-and-image-size",
+    "out of memory": "guides/speed/#out-of-memory-how-do-i-save-memory-in-training",
+}
+CONSTRUCTOR_PAGES = ("constructors", "family_constructors")
 NO_MODELS = ("analysis", "fewshot_dual", "fewshot_primal")  # golden cases of functions that work for any model
 PACKAGES = (keras_vit, analysis, plots, data, demo, evaluation, serving, training)
 
@@ -120,6 +129,23 @@ def test_site():
     check_equations(site)
     check_tables(site)
     check_models(site)
+    if not (site_browser.CHROMIUM and site_browser.DRIVER):
+        pytest.skip(site_browser.NEEDS)
+    with site_browser.opened(folder) as browser:
+        check_search(browser)
+        check_phone(browser, site)
+
+
+def check_search(browser):
+    found = browser.search(SEARCHED)
+    assert {phrase: places[0] for phrase, places in found.items()} == SEARCHED
+
+
+def check_phone(browser, site):
+    """At 390 pixels no word is broken, no column is hidden, and no page scrolls sideways."""
+    pages = [path.parent.as_posix() for path in site if path.name == "index.html"]
+    misfits = {page: browser.misfits(page) for page in pages}
+    assert {page: found[:5] for page, found in misfits.items() if found} == {}
 
 
 def check_links(site, folder):
@@ -166,6 +192,7 @@ def check_that_entries_have_an_example(folder):
         without += [entry.split()[0] for entry in entries if "```python\n" not in entry]
         page = (folder / "reference" / path.stem / "index.html").read_text(encoding="utf-8")
         assert page.count("<strong>Example</strong>") == len(entries) > 0, path.name
+        assert "doc-symbol-module" not in page, path.name  # an entry is a function, not the module of the same name
     assert without == []
 
 
@@ -183,7 +210,7 @@ def check_tables(site):
     assert all(name in recipes for name in training.RECIPES)
     assert all(row["word"] in _page(site, "words").text for row in read_table("words.tsv"))
     assert all(f"keras-vit {verb}" in _page(site, "reference/command_line").text for verb in VERBS)
-    constructors = _page(site, "reference/constructors").text
+    constructors = "".join(_page(site, f"reference/{name}").text for name in CONSTRUCTOR_PAGES)
     assert "pooling='gap'" in constructors and "gelu='erf'" in constructors  # AxialViT and DeiT have their own
     assert "How fast is it on a GPU?" in _page(site, "benchmarks").text
 
@@ -195,8 +222,8 @@ def check_models(site):
     families = {name: page for name, page in pages.items() if name not in tables}
     assert {f"{name}/" for name in pages} <= set(_page(site, "models").links)
     for constructor in CONSTRUCTORS:
-        entry = f"../../reference/constructors/#keras_vit.{constructor}"
-        assert sum(entry in page.links for page in families.values()) == 1, constructor
+        entries = {f"../../reference/{name}/#keras_vit.{constructor}" for name in CONSTRUCTOR_PAGES}
+        assert sum(not entries.isdisjoint(page.links) for page in families.values()) == 1, constructor
     text = "".join(page.text for page in families.values())
     overview = _page(site, "models").text
     assert {family.licence for family in FAMILIES.values() if family.licence not in overview} == set()
