@@ -42,8 +42,7 @@ class Model(weights_files.SavedToH5, DistributedFit, keras.Model):
             uses that of the model of the package whose layers get the images; if other layers get them first, set it.
             `save` keeps both attributes; that of a plain `keras.Model` does not.
 
-    A program that loads a saved model with `keras.models.load_model` must `import keras_vit` first; otherwise Keras
-    raises "Could not locate class".
+    A program that loads a saved model with `keras.models.load_model` must `import keras_vit` first.
 
     Warns:
         UserWarning: if the first images that `fit`, `evaluate` or `predict` gets are in another range than the model
@@ -125,8 +124,7 @@ class ImageModel(Encoder, Model):
         labels: sequence of class names, one per logit, or None.
         name: name of the Keras model; None uses the config's name as letters, digits and underscores.
 
-    `model.save("model.keras")` saves the whole model. `keras_vit.load` reads it, and so does `keras.models.load_model`
-    if `import keras_vit` comes first.
+    `model.save("model.keras")` saves the whole model; `keras_vit.load`, or Keras after `import keras_vit`, loads it.
 
     A saved model loads with its frozen and quantised layers (int8, int4, float8). LoRA is the exception: Keras merges
     it into the kernels of the file, so the loaded model gives the same outputs without LoRA. Layers that trained

@@ -66,6 +66,7 @@ SEARCHED = {
     "mixed precision": "guides/speed/#mixed-precision",
     "num_classes": "guides/pretrained/#number-of-classes-num_classes-and-image-size",
     "out of memory": "guides/speed/#out-of-memory-how-do-i-save-memory-in-training",
+    "offline": "guides/pretrained/#offline-use-without-a-network",
 }
 CONSTRUCTOR_PAGES = ("constructors", "family_constructors")
 NO_MODELS = ("analysis", "fewshot_dual", "fewshot_primal")  # golden cases of functions that work for any model
