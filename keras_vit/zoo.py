@@ -47,15 +47,16 @@ def list_models(pattern: str = "*") -> list[str]:
     """Return the names of the models, in the order of the table.
 
     Args:
-        pattern: shell-style pattern, such as `"ViT-*"`, or a part of a name, such as `"dino"`; case does not matter.
-            It is compared with the names of the models, of their constructors, and with those in timm and on the
+        pattern: name of a model; shell-style pattern, such as `"ViT-*"`; or a part of a name, such as `"dino"`. Case
+            does not matter. It is compared with the names of the models and their constructors, in timm and on the
             Hugging Face hub, such as `"vit_base_*"` and `"facebook/*"`.
     """
-    pattern = pattern.lower() if set("*?[") & set(pattern) else f"*{pattern.lower()}*"
-    names = {name: [name, constructor_name(name)] for name in VARIANTS}
+    names = {name: [name.lower(), constructor_name(name).lower()] for name in VARIANTS}
     for row in foreign_names():
-        names[row.variant].append(row.name)
-    return [name for name, all_names in names.items() if fnmatch.filter(map(str.lower, all_names), pattern)]
+        names[row.variant].append(row.name.lower())
+    wholes_and_parts = pattern.lower(), f"*{pattern.lower()}*"
+    found = ([name for name in names if fnmatch.filter(names[name], wanted)] for wanted in wholes_and_parts)
+    return next(filter(None, found), [])
 
 
 def list_weights(model: str) -> list[str]:

@@ -113,7 +113,7 @@ ROWS = {
     "unknown model": (
         lambda files: keras_vit.create_model("ViT-B16"),
         ValueError,
-        "variant 'ViT-Ti_16' 'ViT-B_16' 'ViT-B16'",
+        "variant 'ViT-S_16' 'ViT-B_16' 'ViT-B16'",
     ),
     "unknown keyword": (
         lambda files: keras_vit.create_model("ViT-Ti_16", dropot_rate=0.1),

@@ -200,6 +200,7 @@ def test_every_extra_that_the_code_names_is_installed_by_that_command(metadata):
 
 def test_python_runs_the_package_as_the_command_line(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["keras_vit", "--version"])
+    monkeypatch.delitem(sys.modules, "keras_vit.__main__", raising=False)
     with pytest.raises(SystemExit) as end:
         runpy.run_module("keras_vit", run_name="__main__")
     assert end.value.code == 0 and capsys.readouterr().out == f"keras-vit {keras_vit.__version__}\n"
