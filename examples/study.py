@@ -238,7 +238,7 @@ def _measure(config, images, share, recipe):
     """Train a model; return the fields of its `Row`."""
     keras.utils.clear_session()
     keras.utils.set_random_seed(recipe.seed)
-    model = _MODELS[config.family](config, preprocessing=images.preprocessing)
+    model = _MODELS[config.network](config, preprocessing=images.preprocessing)
     count = round(share * images.train.size)
     drawn = np.random.default_rng(recipe.seed).permutation(images.train.size)[:count]  # nested shares
     train, validation = np.nan, np.nan
