@@ -98,9 +98,9 @@ def read_stated(checkpoint, network, library):
             preprocessing = _exact(preprocessing, ours["preprocessing"], is_of_save)
         labels = theirs.labels or _labels("labels", ours.get("labels"))
     saved = ours["model"]
-    if classifier_activation := classifier_activation or (saved and saved.classifier_activation):
-        of_timm_name = {"classifier_activation": classifier_activation, **of_timm_name}
-    stated = ours["config"] | of_timm_name | theirs.stated
+    classifier_activation = classifier_activation or (saved and saved.classifier_activation)
+    of_head = {"classifier_activation": classifier_activation} if classifier_activation else {}
+    stated = ours["config"] | of_head | of_timm_name | theirs.stated
     return dataclasses.replace(
         theirs,
         stated=stated,

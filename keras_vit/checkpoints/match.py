@@ -151,9 +151,9 @@ def _new_head(evidence, config, filled, head):
     is_dropped = bool(evidence.pre_logits) and not any(one.path.startswith("pre_logits/") for one in filled)
     is_new = is_dropped or not evidence.head_arrays or _is_of_other_classes(evidence, config, of_head)
     fresh = of_head if head == "reinitialise" or (head == "auto" and is_new) else {}
-    droppable = (evidence.pre_logits if is_dropped else set()) | (
-        evidence.head_arrays if fresh or not of_head else set()
-    )
+    droppable = set(evidence.pre_logits) if is_dropped else set()
+    if fresh or not of_head:
+        droppable |= evidence.head_arrays
     if config.field("head.bias") is False and not evidence.has_head_bias:
         droppable |= {name for name in evidence.head_arrays if name.endswith("bias")}
     return fresh, droppable, ["pre_logits and its head are dropped, as in the paper's fine-tuning"] * is_dropped

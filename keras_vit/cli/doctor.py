@@ -127,8 +127,8 @@ def _size(folder):
 def _text(values):
     head = [(name, values[name] or "unknown") for name in ("keras_vit", "python", "platform", "backend")]
     head.append(("devices", ", ".join(values["devices"]) or "unknown"))
-    packages = [(*row.values(), ", ".join(row["extras"])) for row in values["packages"]]
-    packages = [[value or "-" for value in row if not isinstance(value, list)] for row in packages]
+    packages = [{**row, "extras": ", ".join(row["extras"])}.values() for row in values["packages"]]
+    packages = [[value or "-" for value in row] for row in packages]
     extras = [(row["install"], "for", row["enables"]) for row in values["extras"] if not row["complete"]]
     caches = [(row["cache"], f"{row['bytes'] / 2**20:,.0f} MiB", row["path"]) for row in values["caches"]]
     packages = packages and [("package", "version", "supported", "extras"), *packages]

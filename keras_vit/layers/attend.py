@@ -19,15 +19,17 @@ from keras_vit.layers.position_bias import relative_logits
 # of 128 or fewer are slower below 2049 tokens, and chunks of 512 or more are slower from 4097 tokens on.
 _AT_ONCE = 1024  # up to this number of tokens, the logits are computed at once
 _CHUNK = 256  # at most so many queries are in a chunk
-# what `positions` may hold: terms of the logits (`_TERMS`), and what queries and keys carry themselves
-_POSITIONS = ("relative_keys", "attention_bias", "key_sizes", "sequence_ids", "rotary", "extend")
 EXCLUDED = -1e9  # logit of a key that a query does not attend to; finite, so that no row becomes NaN
 
 
-def check_positions(positions, names=_POSITIONS):
-    """Return the dict `positions`, an empty one for None; raise `ValueError` unless its keys are among `names`."""
+def check_positions(positions, names=None):
+    """Return the dict `positions`, an empty one for None; raise `ValueError` unless its keys are among `names`.
+
+    None for `names` allows the terms of the logits, and what queries and keys carry themselves.
+    """
     if positions is None:
         return {}
+    names = (*_TERMS, "rotary", "extend") if names is None else names
     if not isinstance(positions, Mapping) or not positions.keys() <= set(names):
         got = list(positions) if isinstance(positions, Mapping) else type(positions).__name__
         raise ValueError(f"positions must be None or a dict of tensors with names among {', '.join(names)}; got {got}")

@@ -285,10 +285,8 @@ def _post_norm(block, z, positions, training):
 
 def _parallel(block, z, positions, training):
     """x + attention(norm(x)) + mlp(norm(x)) (arXiv 2302.05442)"""
-    normed = block.norm1(z)
-    branch = block.attention_branch(normed, positions, training) + on_rows(
-        partial(block.mlp, training=training), normed
-    )
+    normed, mlp = block.norm1(z), partial(block.mlp, training=training)
+    branch = block.attention_branch(normed, positions, training) + on_rows(mlp, normed)
     return block.add_attention(z, branch, training)
 
 

@@ -53,8 +53,6 @@ class BiTResNet(ImageModel):
     `model.get_layer(NAME).output`, are `root_conv`, `root_pool`, `stage_1` and so on, `final_norm`, `final_relu`,
     `pooling`, and `head` unless `include_top=False`.
 
-    A program must `import keras_vit` before `keras.models.load_model` opens a saved model.
-
     Args:
         config: a `BiTConfig`.
         preprocessing: `Preprocessing` of its images; None uses the official one at the config's image size.
@@ -105,8 +103,6 @@ class AxialResNet(ImageModel):
 
     The layers, and therefore the intermediates `model.get_layer(NAME).output`, are `root_conv`, `root_norm`,
     `root_relu`, `root_pool`, `stage_1` and so on, `pooling`, and `head` unless `include_top=False`.
-
-    A program must `import keras_vit` before `keras.models.load_model` opens a saved model.
 
     Args:
         config: an `AxialResNetConfig`.

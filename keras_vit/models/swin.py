@@ -24,8 +24,6 @@ class SwinTransformer(ImageModel):
     `encoder_tokens`, `pooling`, `head`. From `patch_map` to `encoder_norm` the outputs are maps (batch, rows, columns,
     dim). The last stage has no `downsample`; `dropout` and `head` exist only if the config needs them.
 
-    A program must `import keras_vit` before `keras.models.load_model` opens a saved model.
-
     Args:
         config: a `SwinConfig`.
         preprocessing: `Preprocessing` of its images; None uses the official one of ViT at the config's image size,

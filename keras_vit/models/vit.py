@@ -64,8 +64,6 @@ class VisionTransformer(ImageModel):
     logits; `call_heads` returns both. Its `fit` trains both heads on the labels, each with half the loss. A `Distiller`
     trains the second head on a teacher. Inside another Keras model, the mean is trained.
 
-    A program must `import keras_vit` before `keras.models.load_model` opens a saved model.
-
     Args:
         config: a `ViTConfig`.
         stem: custom stem of a hybrid: any Keras model from images to one feature map (batch, rows, columns, channels).
