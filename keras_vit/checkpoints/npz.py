@@ -90,8 +90,9 @@ def _check_member(archive, member):
 class _Member:
     """The array of one member; its `Entry` uses `check` and `read`.
 
-    The header is not read again: NumPy parses it as Python, which fails in CPython 3.11 when two threads do it at once
-    ("AST constructor recursion depth mismatch"), and load.py reads in threads.
+    load.py reads in threads. Therefore the header is not read again: NumPy parses it as Python, which fails in CPython
+    3.11 when two threads do it at once ("AST constructor recursion depth mismatch"). Each call opens the file itself:
+    `ZipFile.open` moves the one position of its file, from which another thread may read in CPython 3.12 and 3.13.
     """
 
     def __init__(self, archive, member, header):
@@ -119,14 +120,13 @@ class _Member:
             source = files.enter_context(open(self._archive.filename, "rb", buffering=0))
             state = os.fstat(source.fileno())
             state = state.st_ino, state.st_size, state.st_mtime_ns
-            if member.compress_type == zipfile.ZIP_STORED:
-                # Read directly into the array (zipfile makes two copies), in two long calls that release Python's lock
-                # for the other threads of load.py: 0.39 s instead of 0.50 s for a ViT-B/16.
-                most = left
-                source.seek(member.header_offset + 26)  # lengths of name and extra field, the end of the 30 bytes
-                source.seek(sum(struct.unpack("<HH", source.read(4))), os.SEEK_CUR)
-            else:
-                source, most = files.enter_context(self._archive.open(member)), _CHUNK
+            source.seek(member.header_offset + 26)  # lengths of name and extra field, the end of the 30 bytes
+            source.seek(sum(struct.unpack("<HH", source.read(4))), os.SEEK_CUR)
+            # Read stored values directly into the array (zipfile makes two copies), in two long calls that release
+            # Python's lock for the other threads of load.py: 0.39 s instead of 0.50 s for a ViT-B/16.
+            most = left
+            if member.compress_type != zipfile.ZIP_STORED:
+                source, most = files.enter_context(zipfile.ZipExtFile(source, "r", member)), _CHUNK
             checksum, done = zlib.crc32(source.read(self._header.length)), 0
             while done < left and (size := source.readinto(piece := place(done)[: min(left - done, most)])):
                 if self._checked != state:

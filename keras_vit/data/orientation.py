@@ -65,7 +65,7 @@ _BIG = np.array([(1, 0, 12, 12), (3, 2, 12, 12), (7, 6, 5, 4), (11, 10, 9, 8)])
 def read(contents, is_jpeg):
     """Return the orientation of an encoded file (JPEG or not): an int32 scalar from 1 (upright) to 8.
 
-    The rules are those of Pillow. EXIF is in the APP1 segments of a JPEG before its pixels, which are joined; in the
+    The rules are those of Pillow 13. EXIF is in the APP1 segments of a JPEG before its pixels, which are joined; in the
     last `eXIf` chunk of a PNG, or in a text chunk `Raw profile type exif`; or in the first `EXIF` chunk of a WebP. Its
     first directory may be anywhere in it, with entries in any order, and the orientation may have any type of numbers.
     XMP is used if EXIF has no orientation. Damaged EXIF is ignored, and so are compressed texts of more than 128 KiB.
@@ -112,10 +112,13 @@ def _orientation(contents):
     entries = directory + 2 + 12 * tf.range(count)
     tag, kind, count, offset = fields(entries)
     size = tf.gather(_SIZE_OF_TYPE, tf.minimum(kind, len(_SIZE_OF_TYPE) - 1))
-    places = tf.where(size * count > 4, offset + 4, entries + 8)
-    # Pillow stops at an entry whose values are beyond the end, and the last entry of a tag wins.
-    is_read = tf.math.cumprod(tf.cast(places + size * count <= end, tf.int64)) > 0
-    found = tf.where((tag == _TAG) & (size * count > 0) & is_read)[-1:, 0]
+    is_apart = size * count > 4
+    places = tf.where(is_apart, offset + 4, entries + 8)
+    # Pillow skips entries whose values would not fit into the file together with the earlier ones, stops at another one
+    # whose values are beyond the end, and takes the first entry of a tag.
+    fits = ~is_apart | (tf.cumsum(tf.where(is_apart, size * count, 0)) <= end - 4)
+    is_read = fits & (tf.math.cumprod(tf.cast(~fits | (places + size * count <= end), tf.int64)) > 0)
+    found = tf.where((tag == _TAG) & (size * count > 0) & is_read)[:1, 0]
     entry, place, size = (tf.gather(values, found) for values in (entries, places, size))
     value = tf.strings.substr(padded, entry + 2, 0 * size + 2) + tf.strings.substr(padded, place, size)
     value = tf.where([*_ORIENTATIONS] == value[:, None], [*_ORIENTATIONS.values()], 1)
