@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib.util
 import os
+import shutil
 import warnings
 
 import keras
@@ -100,26 +101,19 @@ def _write_litert(model, folder, *, quantization):
 
 
 def _write_openvino(model, folder, *, quantization, calibration):
-    """Write `model.xml` and `model.bin` with Keras; int8 quantises weights and activations with NNCF.
+    """Write `model.xml` and `model.bin` from Keras's SavedModel; int8 quantises weights and activations with NNCF.
 
     `calibration` is float32 (images, height, width, channels) on [0, 255], or None.
     """
-    path = folder / "model.xml"
-    _export(model, path, format="openvino")
+    saved = folder / "saved_model"
+    _export(model, saved, format="tf_saved_model")
     import openvino
 
-    graph = openvino.Core().read_model(path)
-    for output in graph.outputs:
-        if len(output.partial_shape) == 2 and output.element_type.is_real():
-            output.tensor.set_names({class_scores(model)})
-        else:  # a shape that a norm or token merging computes; nothing uses it, but the converter keeps it as an output
-            graph.remove_result(output.node)
+    graph = openvino.convert_model(saved)
     if quantization is not None:
         graph = _quantized(graph, calibration)
-    # `graph` maps model.bin into memory, so that file cannot be written in place.
-    openvino.save_model(graph, str(folder / "new.xml"), compress_to_fp16=False)
-    for suffix in (".xml", ".bin"):
-        (folder / f"new{suffix}").replace(path.with_suffix(suffix))
+    openvino.save_model(graph, str(folder / "model.xml"), compress_to_fp16=False)
+    shutil.rmtree(saved)
 
 
 def _quantized(graph, calibration):
