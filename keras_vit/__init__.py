@@ -24,6 +24,7 @@ else:  # checked first, because the imports below can fail with another version
     if keras.backend.backend() == "tensorflow":
         _versions.check_version("tensorflow", sys.modules["tensorflow"].__version__)
 
+from keras_vit import checks as _checks
 from keras_vit import logs as _logs
 from keras_vit import words as _words
 from keras_vit.autoencoders import load_masked_autoencoder
@@ -98,9 +99,9 @@ def __getattr__(name):
         return globals().setdefault(name, _constructor(name))
     if name in _FUNCTIONS:
         return globals().setdefault(name, getattr(importlib.import_module(_FUNCTIONS[name]), name))
-    # Python uses `name` and `obj` to suggest a similar name
-    answer = _words.answer("name", name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{answer}", name=name, obj=sys.modules[__name__])
+    # Python would suggest similar names, too, but `ViT_B16` for `ViT_T16`
+    answer = _words.answer("name", name) or _checks.suggestion(name, __all__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{answer}")
 
 
 def __dir__():

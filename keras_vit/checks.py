@@ -12,7 +12,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 # values of our arguments in other libraries -> ours; words.tsv has the names of arguments
-FOREIGN_VALUES = {"pooling": {"avg": "gap", "cls": "token"}}
+FOREIGN_VALUES = {
+    "pooling": {"avg": "gap", "cls": "token"},
+    "format": {"tflite": "litert"},
+    "layout": {"transformers": "huggingface"},
+}
 
 
 def check_choice(name: str, value: T, choices: Collection[Any]) -> T:

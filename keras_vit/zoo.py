@@ -101,7 +101,7 @@ def variant_name(argument: str, name: str) -> str:
     hint = near_names(name, (*VARIANTS, *CONSTRUCTORS))
     raise ValueError(
         f"{argument}={checks.quoted(name)} is the name of no model{hint}: it must be one of the {len(VARIANTS)} of "
-        "keras_vit.list_models(), as keras-vit list shows them, or a name of timm or of the Hugging Face hub"
+        "keras_vit.list_models(), as keras-vit list shows them, or a Vision Transformer of timm or of the hub"
     )
 
 

@@ -79,7 +79,7 @@ def test_public_names_are_listed_once():
 
 
 def test_unknown_name_is_refused():
-    with pytest.raises(AttributeError, match="module 'keras_vit' has no attribute 'ViT_X16'"):
+    with pytest.raises(AttributeError, match="module 'keras_vit' has no attribute 'ViT_X16' .did you mean"):
         _ = keras_vit.ViT_X16
 
 

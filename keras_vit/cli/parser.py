@@ -9,6 +9,7 @@ import sys
 import tomllib
 
 _OPTION = re.compile(r"--?[A-Za-z][^ ]*")  # an argument with a space, or -1, is a value
+_FOREIGN = {"finetune": "train", "fit": "train", "tflite": "litert"}  # words of other libraries -> our choices
 _INVALID = re.compile(r"invalid choice: '(.*?)' \(choose from (.*)\)")  # a message of argparse
 _NEAR = 0.75  # as in keras_vit.checks.suggestion
 
@@ -131,7 +132,8 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message):
         found = _INVALID.search(message)
-        near = found and difflib.get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), 1, _NEAR)
+        word = found and _FOREIGN.get(found[1], found[1])
+        near = found and difflib.get_close_matches(word, re.findall(r"[\w-]+", found[2]), 1, _NEAR)
         message += f" (did you mean {near[0]!r}?)" if near else ""
         self.exit(2, f"keras-vit: error: {message} ({self.prog} --help shows the usage)\n")
 

@@ -68,7 +68,8 @@ def file_instructions(format, model):
     values = {"height": height, "width": width, "channels": channels, "classes": model.output_shape[-1]}
     values |= {"mode": "L", "order": ""} if channels == 1 else {"mode": "RGB", "order": ", red first"}
     values |= {"name": model.name, "output": class_scores(model)}
-    values |= {key: text.format_map(values) for key, text in table[format].items()}
+    lines = {**table[format], "resize": table["resize"][model.preprocessing.interpolation]}
+    values |= {key: text.format_map(values) for key, text in lines.items()}
     return table["readme"].format_map(values)
 
 

@@ -1,4 +1,4 @@
-"""Arrays of an .npz file are read in threads, where Python 3.11 must not parse headers, and 3.12 must not open members."""
+"""Arrays of an .npz file are read in threads: Python 3.11 must not parse headers, and 3.12 not open members, there."""
 
 import zipfile
 

@@ -58,7 +58,7 @@ def test_it_answers_as_the_model_does(model, tmp_path, case, capfd, caplog, monk
     assert given["name"] == "logits" and given["dtype"] == "float32"
     monkeypatch.chdir(folder)
     IMAGES[0].save("cat.jpg", "PNG")
-    program = (folder / "README.txt").read_text().partition(" pillow:\n")[2]
+    program = (folder / "README.txt").read_text().partition("pillow:\n")[2]
     exec(textwrap.dedent(program), {})
     label, score = capfd.readouterr().out.split()
     expected = model.predict(model_input(IMAGES[0])[None], verbose=0)[0]

@@ -85,7 +85,7 @@ def _find_by_name(model, weights):
         raise ValueError(f"weights={weights!r} names several published files; name one of {paths}")
     if named:
         raise ValueError(f"weights={weights!r} is a file of {named[0].model}, not of {model}; {_published(model)}")
-    near = checks.suggestion(weights.removesuffix(".npz"), _names(model))
+    near = checks.suggestion(weights.removesuffix(".npz"), _names(model), most=2)
     raise ValueError(f"weights={weights!r} is no file of {model}{near or '; ' + _published(model)}")
 
 
@@ -111,7 +111,8 @@ def _find_augreg(file, model):
 def _names(model):
     """Return the possible names of a model's files, the shortest form first."""
     releases = list_releases(model)
-    return dict.fromkeys(getattr(release, form) for form in ("alias", "file", "path") for release in releases)
+    aliases = [alias for release in releases for alias in aliases_of(release)]
+    return dict.fromkeys([*aliases, *(getattr(release, form) for form in ("file", "path") for release in releases)])
 
 
 def _published(model):
