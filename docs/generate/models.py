@@ -18,8 +18,8 @@ _BASELINE = "ViT-B_16"
 _INDEX = """# Models
 
 {count} models in {families} families. Each model is a name for `keras_vit.create_model` and has a constructor of its
-own. Parameters and multiply-accumulates (MAC) are those with the default arguments; a MAC is two floating-point
-operations, counted for one image in matrix products and convolutions.
+own. The parameters and the multiply-accumulates (MAC) are those with the default arguments. The MACs are those of
+all matrix products and convolutions for one image. One MAC is two floating-point operations.
 
 {table}
 The accuracy is the highest published one on ImageNet's 50,000 validation images; how it was measured differs, and a
@@ -29,18 +29,19 @@ dash means that no figure is known. The licence is that of the weights.
 - [Published weights](weights.md): the files that `weights=` finds by a short name
 - [Names in other libraries](names.md): names of timm and of the Hugging Face hub
 
-`keras-vit list` and `keras-vit info NAME` print the same.
+`keras-vit list` prints a similar table, and `keras-vit info NAME` prints one model.
 """
 _ALL = """# All models
 
-`keras-vit list` and `keras-vit info NAME` print the same. *GMAC* are billions of multiply-accumulates per image.
+`keras-vit list` prints a similar table. *GMAC* are billions of multiply-accumulates per image.
 
 {table}"""
 _WEIGHTS = """# Published weights
 
 `weights=` takes the short name, which selects the file of the nearest size, or the name of the file. *Top-1* is the
 published accuracy on ImageNet's 50,000 validation images, in percent, with its source; a dash means that no figure is
-known. Heads for ImageNet-21k have 21,843 classes. Files of other families have names in [other libraries](names.md).
+known. Heads for ImageNet-21k have 21,843 classes. Files of other families have no short names: use their
+[names in other libraries](names.md).
 
 {table}"""
 _NAMES = """# Names in other libraries
@@ -81,8 +82,8 @@ _GATED = """The downloads are gated: accept the licence on the page of the repos
 your account.
 
 """
-_GOLDEN = """The tests load small files with random weights that other programs wrote, and compare the outputs
-with those of the other program. The tolerance is the largest absolute difference.{note}
+_GOLDEN = """Other programs wrote small files with random weights and computed outputs with them. The tests load these
+files and compare the outputs. The tolerance is the largest absolute difference that a test allows.{note}
 
 {table}"""
 
