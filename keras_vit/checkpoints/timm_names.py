@@ -60,7 +60,8 @@ def _hidden_fields(architecture):
         rows = (row["fields"] for row in _ARCHITECTURES if re.fullmatch(row["architecture"], architecture))
         return dict(next(rows, {}))
     config = VARIANTS[foreign.variant].reference
-    hidden = {"hidden_dim", *names_of(ViTConfig, defines=True, unseen=True)} - {"position_placement"}  # arrays show it
+    hidden = {"hidden_dim", "epsilon", *names_of(ViTConfig, defines=True, unseen=True)}
+    hidden -= {"position_placement"}  # arrays show it
     fields = {name: config.field(name) for name in hidden}
-    fields |= {name: value for name, value in foreign.arguments.items() if name in (*fields, "epsilon")}
+    fields |= {name: value for name, value in foreign.arguments.items() if name in fields}
     return {name: value for name, value in fields.items() if value is not None or name == "block.rotary.kind"}

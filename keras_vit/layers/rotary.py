@@ -88,8 +88,9 @@ def rotary_angles(rotary, coordinates, head_dim, offset=0):
         places = 2 * math.pi * (2 * (places + 0.5) / sides - 1)
     elif rotary.reference_grid is not None:
         places = places / sides * np.array(rotary.reference_grid, "float32")
+    places = places + offset if rotary.kind == "pe" else places
     y, x = places[..., 0], places[..., 1]
-    order = (x + offset, y + offset) if rotary.kind == "pe" else (y, x)
+    order = (x, y) if rotary.kind in ("pe", "rope_vit") else (y, x)
     angles = xp.concatenate([axis[..., None] * frequencies for axis in order], axis=-1)  # (..., head_dim / 2)
     return xp.concatenate([angles, angles], axis=-1) if rotary.kind == "dinov3" else xp.repeat(angles, 2, axis=-1)
 

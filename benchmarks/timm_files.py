@@ -1,0 +1,107 @@
+"""Load a tiny copy of each published ViT and Swin file of timm, and compare its outputs with timm's.
+
+It needs `pip install -e '.[tensorflow,bench]'`, and downloads nothing. A copy has the structure of the published file
+(heads of the same width, the same patches, norms and positions), two blocks, two heads and random weights. timm saves
+it, with the config.json of the published file, and `keras_vit.load` reads it.
+"""
+
+import pathlib
+import tempfile
+
+import numpy as np
+
+from benchmarks.report import Table
+
+MODULES = (
+    *("beit", "deit", "eva", "naflexvit", "swin_transformer", "vision_transformer"),
+    *("vision_transformer_hybrid", "vision_transformer_relpos", "vision_transformer_sam"),
+)
+GRID = 4  # patches per side of the images, of the models without windows
+BLOCKS = 2
+NOTE = (
+    "Each difference is the largest one from timm's outputs (logits, or pooled features without a head), relative to "
+    "the largest output. The copies have random weights."
+)
+
+
+def run(options):
+    """Yield the table of all files; `sizes` is not used."""
+    yield table(names())
+
+
+def table(chosen):
+    """Return the table of some published names, such as `vit_base_patch16_224.augreg_in1k`."""
+    rows = [[name, *compared(name)] for name in chosen]
+    return Table("Published files of timm", ["file", "identified as", "largest difference"], rows, NOTE)
+
+
+def names():
+    """Return the published names, `architecture.tag`, of the modules of timm that have Vision Transformers."""
+    import timm
+
+    published = timm.list_pretrained()
+    return [name for name in published if timm.models.model_entrypoint(name).__module__.split(".")[-1] in MODULES]
+
+
+def compared(name):
+    """Return what `keras_vit.load` identifies in the tiny copy of a file, and the difference; or its refusal."""
+    import keras_vit
+
+    with tempfile.TemporaryDirectory() as folder:
+        model = save_copy(name, folder)
+        try:
+            ours = keras_vit.load(folder)
+        except ValueError as error:
+            return [f"refused: {str(error).replace(folder, 'FOLDER')}", "-"]
+        report = keras_vit.describe(folder)
+        images = np.random.default_rng(1).normal(size=(2, *ours.input_shape[1:])).astype("float32")
+        return [report.variant or report.family or report.config.network, difference(ours, model, images)]
+
+
+def difference(ours, model, images):
+    """Return the largest difference of the outputs of two models, relative to the largest output of timm's."""
+    import torch
+
+    with torch.no_grad():
+        expected = model(torch.from_numpy(images.transpose(0, 3, 1, 2).copy())).numpy()
+    found = np.asarray(ours.predict(images, verbose=0))
+    if found.shape != expected.shape:
+        return f"shapes {found.shape} and {expected.shape}"
+    return f"{np.abs(found - expected).max() / np.abs(expected).max():.0e}"
+
+
+def save_copy(name, folder):
+    """Save the tiny copy of a published file as timm does; return timm's model."""
+    import timm
+    import torch
+
+    with torch.device("meta"):
+        full = timm.create_model(name)
+    arguments = tiny_arguments(full)
+    if full.num_classes:
+        arguments["num_classes"] = 10
+    model = timm.create_model(name, **arguments).eval()
+    generator = torch.Generator().manual_seed(0)
+    for key, values in model.named_parameters():
+        is_scale = values.ndim == 1 and key.endswith(("weight", "gamma", "gamma_1", "gamma_2"))
+        values.data = torch.randn(values.shape, generator=generator) * 0.1 + is_scale
+    timm.models.save_for_hf(model, pathlib.Path(folder), model_args=arguments, safe_serialization=True)
+    return model
+
+
+def tiny_arguments(full):
+    """Return the arguments of timm's constructor for a copy with two blocks and two heads."""
+    if hasattr(full, "layers"):  # Swin
+        heads = full.layers[0].blocks[0].attn.num_heads
+        window = full.layers[0].blocks[0].window_size[0]
+        arguments = {"embed_dim": full.embed_dim // heads, "depths": (2, 2, 2, 2), "num_heads": (1, 2, 4, 8)}
+        return arguments | {"img_size": 32 * window}
+    block = full.blocks[0]
+    heads = (block.attn if hasattr(block, "attn") else block).num_heads
+    arguments = {"embed_dim": 2 * (full.embed_dim // heads), "depth": BLOCKS, "num_heads": 2}
+    if hasattr(full, "embeds"):  # NaFlexViT
+        return arguments
+    step = 32 if hasattr(full.patch_embed, "backbone") else full.patch_embed.patch_size[0]
+    if hasattr(full, "neck"):  # SAM, whose windows have 14 x 14 patches
+        return arguments | {"global_attn_indexes": (1,), "img_size": 4 * GRID * step}
+    return arguments | {"img_size": GRID * step}
