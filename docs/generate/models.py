@@ -82,8 +82,9 @@ _GATED = """The downloads are gated: accept the licence on the page of the repos
 your account.
 
 """
-_GOLDEN = """Other programs wrote small files with random weights and computed outputs with them. The tests load these
-files and compare the outputs. The tolerance is the largest absolute difference that a test allows.{note}
+_GOLDEN = """Other programs wrote small files with random weights and computed outputs with them. Each is a golden
+case: the tests load the file and compare the outputs. The tolerance is the largest absolute difference that a test
+allows.{note}
 
 {table}"""
 

@@ -77,7 +77,7 @@ def _vit(config):
         stages = ", ".join(map(str, config.stem.stage_sizes))
         units = (f"bottleneck units per stage: {stages}",) if stages else ("root alone",)
         yield Part(
-            "stem", "ResNet", ("group norm, standardized weights", *units), f"map of {_by(*config.feature_size)}"
+            "stem", "ResNet", ("group norm, standardised weights", *units), f"map of {_by(*config.feature_size)}"
         )
     facts = {"no bias": not parts.patch_bias, "kernel resized to the patch size": parts.kernel_size}
     sizes = f"{_by(*tokens)} tokens of width {config.hidden_dim}"
@@ -208,7 +208,7 @@ def _swin(config):
 def _bit(config):
     width = config.width
     yield Part(
-        "stem", "Convolution 7 × 7, max-pool", ("standardized weights",), f"{width} channels, a quarter of the sides"
+        "stem", "Convolution 7 × 7, max-pool", ("standardised weights",), f"{width} channels, a quarter of the sides"
     )
     before = "group norm and ReLU before it"
     units = tuple(Part("unit", f"Convolution {_by(side, side)}", (before,)) for side in (1, 3, 1))

@@ -56,7 +56,7 @@ MARKED = {
     },
     "EVA02-CLIP-E_14": {"Patches of 14 × 14 pixels", "no bias in keys", "after attention or MLP", "GELU (exact)"},
     "R50+ViT-B_16": {
-        *("ResNet", "group norm, standardized weights", "bottleneck units per stage: 3, 4, 9"),
+        *("ResNet", "group norm, standardised weights", "bottleneck units per stage: 3, 4, 9"),
         "Patches of 1 × 1 cells",
     },
 }
