@@ -28,7 +28,8 @@ BENCHMARKS = {
     "probes": "probes",
     "export": "export",
 }
-ON_REQUEST = {"fidelity": "fidelity", "gpu": "gpu", "tradeoff": "tradeoff"}  # not part of `all`
+# not part of `all`
+ON_REQUEST = {"fidelity": "fidelity", "gpu": "gpu", "timm_files": "timm_files", "tradeoff": "tradeoff"}
 
 
 @dataclasses.dataclass(frozen=True)

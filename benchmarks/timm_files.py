@@ -10,8 +10,9 @@ import tempfile
 
 import numpy as np
 
-from benchmarks.report import Table
+from benchmarks.report import Table, is_installed
 
+NEEDED = ("torch", "timm")
 MODULES = (
     *("beit", "deit", "eva", "naflexvit", "swin_transformer", "vision_transformer"),
     *("vision_transformer_hybrid", "vision_transformer_relpos", "vision_transformer_sam"),
@@ -25,14 +26,16 @@ NOTE = (
 
 
 def run(options):
-    """Yield the table of all files; `sizes` is not used."""
+    """Yield the table of all files."""
+    if missing := [name for name in NEEDED if not is_installed(name)]:
+        raise SystemExit(f"timm_files needs {', '.join(NEEDED)}; missing: {', '.join(missing)}")
     yield table(names())
 
 
 def table(chosen):
     """Return the table of some published names, such as `vit_base_patch16_224.augreg_in1k`."""
     rows = [[name, *compared(name)] for name in chosen]
-    return Table("Published files of timm", ["file", "identified as", "largest difference"], rows, NOTE)
+    return Table("Published files of timm", NOTE, ("file", "identified as", "largest difference"), rows)
 
 
 def names():
@@ -62,12 +65,12 @@ def difference(ours, model, images):
     """Return the largest difference of the outputs of two models, relative to the largest output of timm's."""
     import torch
 
-    with torch.no_grad():
-        expected = model(torch.from_numpy(images.transpose(0, 3, 1, 2).copy())).numpy()
-    found = np.asarray(ours.predict(images, verbose=0))
-    if found.shape != expected.shape:
-        return f"shapes {found.shape} and {expected.shape}"
-    return f"{np.abs(found - expected).max() / np.abs(expected).max():.0e}"
+    found, theirs = np.asarray(ours.predict(images, verbose=0)), torch.from_numpy(images.transpose(0, 3, 1, 2).copy())
+    with torch.no_grad():  # without a head, SAM has a feature map, which timm's own call pools
+        expected = model.forward_features(theirs).permute(0, 2, 3, 1) if found.ndim == 4 else model(theirs)
+    if found.shape != tuple(expected.shape):
+        return f"shapes {found.shape} and {tuple(expected.shape)}"
+    return f"{np.abs(found - expected.numpy()).max() / np.abs(expected.numpy()).max():.1e}"
 
 
 def save_copy(name, folder):
@@ -102,6 +105,6 @@ def tiny_arguments(full):
     if hasattr(full, "embeds"):  # NaFlexViT
         return arguments
     step = 32 if hasattr(full.patch_embed, "backbone") else full.patch_embed.patch_size[0]
-    if hasattr(full, "neck"):  # SAM, whose windows have 14 x 14 patches
-        return arguments | {"global_attn_indexes": (1,), "img_size": 4 * GRID * step}
+    if hasattr(full, "neck"):  # SAM, whose windows have 14 x 14 patches, and whose last block is global
+        return arguments | {"depth": len(full.blocks), "img_size": 4 * GRID * step}
     return arguments | {"img_size": GRID * step}

@@ -107,6 +107,11 @@ FAMILIES = {
     "hybrid on a CNN": Family(
         _vit(patch_size=2), {**_TOKENS, "cnn": (8, 8, 12)}, (({"image_size": (32, 4)}, _PATCHES),), stem=tiny_cnn
     ),
+    "RoPE-Mixed": Family(
+        _vit(block=BlockConfig(rotary=RotaryConfig(kind="mixed")), layer_scale_init=0.1),
+        {**_TOKENS, "class_token": (4, 4, 48), "position_embs": (4, 4, 48)},
+        (({"embedding": {"position_grid": (4, 4)}}, "of kind 'mixed' has other positions in each block"),),
+    ),
     "axial": Family(
         _vit(attention="axial", pooling="gap"),
         _TOKENS,

@@ -22,7 +22,7 @@ SLOW = (pytest.mark.slow,)
 ALIKE = (
     *("axial", "axial ResNet", "DeiT", "DeiT distilled", "DeiT-III", "hybrid on a CNN", "hybrid on the root"),
     *("merging", "registers", "SigLIP", "post-norm", "CLIP", "DINOv2", "Perception Encoder", "DINOv3", "AIMv2"),
-    *("BEiT", "ViT-22B"),
+    *("BEiT", "RoPE-Mixed", "ViT-22B"),
 )
 DIFFERENT = [pytest.param(name, marks=SLOW if name in ALIKE else ()) for name in FAMILIES]
 # Families with nearly the layers of the other ones, in the tests of what is made of a trained model, and of what

@@ -1,6 +1,7 @@
 """The pages of the models: an overview, one page per family, and the tables of all models, files and names."""
 
 import functools
+import pathlib
 import re
 
 from diagrams import diagram
@@ -28,6 +29,7 @@ dash means that no figure is known. The licence is that of the weights.
 - [All models](all.md): parameters, cost and the source of the sizes
 - [Published weights](weights.md): the files that `weights=` finds by a short name
 - [Names in other libraries](names.md): names of timm and of the Hugging Face hub
+- [Published files of timm](timm_files.md): what `load` makes of each file, and how its outputs compare with timm's
 
 `keras-vit list` prints a similar table, and `keras-vit info NAME` prints one model.
 """
@@ -74,6 +76,17 @@ Good for {use}. {facts}
 ## Golden cases
 
 {golden}"""
+_TIMM_FILES = """# Published files of timm
+
+timm 1.0.31 publishes {count} files of models that are a ViT, DeiT, EVA, BEiT, NaFlexViT, SAM, hybrid or Swin.
+`keras_vit.load` opens {opened} of them. For the others, it raises an error that names the architecture: their
+positions, attention or convolutions are not part of this package.
+
+A tiny copy of each file was compared: timm built and saved a model with the same structure, two blocks, two heads of
+the published width and random weights, and `keras_vit.load` read it. The difference is the largest one between the
+outputs, relative to the largest output. `python -m benchmarks timm_files` makes this table.
+
+{table}"""
 _NUMERICS = """The arrays of a weights file do not show the following values, so the package has them in its tables. The
 column *images* is the authors' preprocessing.
 
@@ -96,6 +109,7 @@ def pages():
     made["models/all.md"] = _ALL.format(table=_wrapped(table(_COLUMNS, map(_row, VARIANTS.values()))))
     made["models/weights.md"] = _WEIGHTS.format(table=_wrapped(_releases(list_releases())))
     made["models/names.md"] = _NAMES.format(table=_wrapped(_foreign(foreign_names())))
+    made["models/timm_files.md"] = _timm_files()
     return made
 
 
@@ -257,6 +271,15 @@ def _release(row):
 
 def _foreign(rows):
     return table(("name", "model", "pixels"), ((f"`{row.name}`", row.variant, str(row.image_size)) for row in rows))
+
+
+def _timm_files():
+    text = pathlib.Path(__file__).with_name("timm_files.tsv").read_text(encoding="utf-8")
+    rows = [line.split("\t") for line in text.splitlines() if not line.startswith("#")]
+    opened = sum(difference != "-" for *_, difference in rows)
+    cells = [(f"`{name}`", network, difference) for name, network, difference in rows]
+    made = _wrapped(table(("file", "model", "difference"), cells))
+    return _TIMM_FILES.format(count=len(rows), opened=opened, table=made)
 
 
 def _wrapped(text):

@@ -138,7 +138,9 @@ def _vit(found, shown, layout, entries, grid):
     positions, of_positions = _positions(found, layout, entries, dim)
     windows, of_windows = _windows(found, dim, grid)
     fields |= {**positions, **head, **windows}
-    if (bias := found.get("attention_bias_0/embedding") or found.get("attention_bias/embedding")) is not None:
+    if (frequencies := found.get("rotary/frequencies")) is not None and len(frequencies) == 4:
+        fields |= {"block.rotary.kind": "mixed", "num_heads": frequencies[2]}
+    elif (bias := found.get("attention_bias_0/embedding") or found.get("attention_bias/embedding")) is not None:
         fields["num_heads"] = bias[1]
     elif (norm := found.shape("block_0/attention/query_norm/(gamma|scale)")) is not None:
         fields["num_heads"] = dim // norm[0]

@@ -12,7 +12,7 @@ from keras_vit.typing import Pair
 
 NORMS = ("layer", "rms")
 # kind -> base of the frequencies
-ROTARY_KINDS = {"dinov3": 100.0, "eva02": 10000.0, "pe": 10000.0, "rope_vit": 100.0}
+ROTARY_KINDS = {"dinov3": 100.0, "eva02": 10000.0, "pe": 10000.0, "rope_vit": 100.0, "mixed": 10.0}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,8 +27,10 @@ class RotaryConfig(Config):
         kind: `dinov3`: coordinates 2 (r + 0.5) / rows - 1, times 2 pi, rows first; channel i is rotated with channel
             i + h / 2. `eva02`: coordinates r, rows first; channel 2 i is rotated with channel 2 i + 1. `pe`
             (Perception Encoder): as `eva02`, but columns first, and coordinates start at 1 if the model has a class
-            token. `rope_vit` (RoPE-Axial, arXiv 2403.13298): as `pe`, but coordinates start at 0.
-        theta: base of the frequencies; None uses the one of the kind, 100 (`dinov3`, `rope_vit`) or 10000.
+            token. `rope_vit` (RoPE-Axial, arXiv 2403.13298): as `pe`, but coordinates start at 0. `mixed` (RoPE-Mixed,
+            same paper): as `rope_vit`, but each block and head learns two frequencies per angle, for columns and rows.
+        theta: base of the frequencies, for `mixed` of their initial values; None uses the one of the kind, 10
+            (`mixed`), 100 (`dinov3`, `rope_vit`) or 10000.
         reference_grid: (rows, columns) that coordinates of other grids are scaled to, as r * reference rows / rows;
             None does not scale them. Not for `dinov3`.
 
@@ -129,6 +131,11 @@ class BlockConfig(Config):
     attention_norm: bool = field(default=False, metadata=about(defines=True, shown="block_0/attention/output_norm/.*"))
     mlp_norm: bool = field(default=False, metadata=about(defines=True, shown="block_0/mlp/hidden_norm/.*"))
     rotary: RotaryConfig | None = field(default=None, metadata=about(defines=True))
+
+    @property
+    def has_mixed_rotary(self) -> bool:
+        """Return whether each block has rotary positions of its own."""
+        return self.rotary is not None and self.rotary.kind == "mixed"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

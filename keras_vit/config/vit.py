@@ -160,6 +160,11 @@ class ViTConfig(ImageConfig):
                 "{block.rotary} needs {hidden_dim} / {num_heads} divisible by 4": (
                     self.block.rotary and self.hidden_dim // self.num_heads % 4
                 ),
+                "{block.rotary} of kind 'mixed' has other positions in each block, for one image size, so {scan_layers}, "
+                "{embedding.position_grid} and {embedding.images_per_sequence} must not be set": (
+                    self.block.has_mixed_rotary
+                    and (self.scan_layers or self.embedding.position_grid or self.embedding.images_per_sequence)
+                ),
                 "{head.num_blocks} must be at most {num_layers}": self.head.num_blocks > self.num_layers,
                 "{window.global_blocks} must be below {num_layers}": (
                     self.window and max(self.window.global_blocks, default=0) >= self.num_layers

@@ -71,6 +71,56 @@ class RotaryEmbedding(Layer):
         return (2, batch, 1, None if count is None else self._prefix + count, head_dim)
 
 
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MixedRotaryEmbedding(RotaryEmbedding):
+    """Return the cosines and sines of each block, with learned frequencies (RoPE-Mixed, arXiv 2403.13298).
+
+    The angle of a patch is its column times one frequency plus its row times another. Each block and head has its own
+    frequencies, which start as those of `theta` in a random direction.
+
+    Args:
+        rotary, num_heads, grid_size, num_class_tokens, num_registers: as in `RotaryEmbedding`.
+        num_layers: number of blocks.
+
+    Shapes:
+        (batch, num_class_tokens + num_registers + rows * columns, dim) -> (2, num_layers, num_heads, tokens, dim /
+        num_heads): cosines and sines, without a batch axis
+
+    Raises:
+        ValueError: as `RotaryEmbedding`.
+    """
+
+    def __init__(self, rotary, num_heads, grid_size, num_class_tokens=1, num_registers=0, num_layers=1, **kwargs):
+        super().__init__(rotary, num_heads, grid_size, num_class_tokens, num_registers, **kwargs)
+        self.configure(num_layers=num_layers)
+
+    def build(self, tokens_shape):
+        super().build(tokens_shape)
+        shape = (2, self.num_layers, self.num_heads, self.head_dim // 2)
+        # angles of bfloat16 would be too coarse
+        arguments = {"initializer": self._initial_frequencies, "autocast": False, "name": "frequencies"}
+        self.frequencies = self.add_weight(shape=shape, **arguments)
+
+    def _initial_frequencies(self, shape, dtype=None):
+        sizes = self.rotary.theta ** -(np.arange(self.head_dim // 4) * 4 / self.head_dim)
+        direction = keras.random.uniform((*shape[1:3], 1), 0.0, 2 * math.pi, dtype=dtype)
+        directions = ops.concatenate([direction, direction + math.pi / 2], axis=-1)  # (layers, heads, 2)
+        parts = ops.stack([ops.cos(directions), ops.sin(directions)])[..., None] * sizes.astype("float32")
+        return ops.reshape(parts, shape)
+
+    def call(self, tokens):
+        places = patch_coordinates(*self.grid_size).astype("float32")
+        y, x = places[:, 0, None], places[:, 1, None]
+        of_columns, of_rows = ops.unstack(self.frequencies[:, :, :, None], 2)  # (layers, heads, 1, head_dim / 2)
+        angles = ops.repeat(x * of_columns + y * of_rows, 2, axis=-1)
+        angles = ops.pad(angles, ((0, 0), (0, 0), (self._prefix, 0), (0, 0)))
+        return ops.cast(ops.stack([ops.cos(angles), ops.sin(angles)]), tokens.dtype)
+
+    def compute_output_shape(self, tokens_shape):
+        two, *of_head = super().compute_output_shape(tokens_shape)
+        return (two, self.num_layers, self.num_heads, *of_head)
+
+
 def rotary_angles(rotary, coordinates, head_dim, offset=0):
     """Return the angle of each channel of each patch, (..., patches, head_dim).
 

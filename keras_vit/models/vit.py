@@ -22,7 +22,7 @@ from keras_vit.layers.forms import is_compiled_by_jax
 from keras_vit.layers.patches import PatchCoordinates, PatchMap, PatchPlaces, RepeatedPrefix
 from keras_vit.layers.pooling import POOLINGS
 from keras_vit.layers.position_bias import AttentionBias, RelativePositions
-from keras_vit.layers.rotary import RotaryEmbedding
+from keras_vit.layers.rotary import MixedRotaryEmbedding, RotaryEmbedding
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
 from keras_vit.logs import LOGGER
 from keras_vit.models.base import ImageModel, head_dtype, make_head
@@ -257,8 +257,11 @@ def _coordinates(tokens, maps, config):
     if config.block.rotary is not None:
         # Registers are not rotated, and neither are the class tokens of further images.
         registers = config.num_registers + ((images or 1) - 1) * prefix
-        sequence = config.grid_size, config.num_class_tokens, registers
-        rotary = RotaryEmbedding(config.block.rotary, config.num_heads, *sequence, dtype=config.dtype, name="rotary")
+        arguments = [config.block.rotary, config.num_heads, config.grid_size, config.num_class_tokens, registers]
+        if config.block.has_mixed_rotary:
+            rotary = MixedRotaryEmbedding(*arguments, config.num_layers, dtype=config.dtype, name="rotary")
+        else:
+            rotary = RotaryEmbedding(*arguments, dtype=config.dtype, name="rotary")
         positions["rotary"] = rotary(tokens, *coordinates)
     if coordinates and config.window is not None:
         positions["grid"] = PatchMap(config.patch_size, pad, dtype=config.dtype, name="patch_grid")(tokens, maps)
@@ -309,12 +312,17 @@ def _encode(tokens, positions, adders, config):
     outputs, merged = [], ()  # merged: sizes and groups of merged tokens
     for index, add in enumerate(adders):
         tokens, positions = add(tokens, positions)
-        given = {"positions": positions} if positions else {}
+        given = {"positions": _of_block(positions, config, index)} if positions else {}
         tokens, *merged = keras.tree.flatten(_block(config, index)(tokens, *merged, **given))
         outputs.append(tokens)
     if merged:
         outputs[-1] = TokenUnmerging(dtype=config.dtype, name="unmerging")(tokens, merged[-1])
     return outputs
+
+
+def _of_block(positions, config, index):
+    """Return the positions of one block, of which only mixed rotary ones differ from those of the others."""
+    return {**positions, "rotary": positions["rotary"][:, index]} if config.block.has_mixed_rotary else positions
 
 
 def _block(config, index):

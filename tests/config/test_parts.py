@@ -88,7 +88,9 @@ def test_configs_are_frozen_and_hashable(config_class):
     assert hash(config) == hash(config_class(**EVERYTHING[config_class]))
 
 
-@pytest.mark.parametrize(("kind", "theta"), [("dinov3", 100.0), ("eva02", 10000.0), ("pe", 10000.0)])
+@pytest.mark.parametrize(
+    ("kind", "theta"), [("dinov3", 100.0), ("eva02", 10000.0), ("pe", 10000.0), ("rope_vit", 100.0)]
+)
 def test_theta_follows_the_kind(kind, theta):
     assert RotaryConfig(kind=kind).theta == theta
     assert RotaryConfig(kind=kind, theta=7).theta == 7.0
@@ -97,7 +99,11 @@ def test_theta_follows_the_kind(kind, theta):
 @for_each(
     ("config_class", "changes", "message"),
     [
-        (RotaryConfig, {"kind": "axial"}, "kind must be one of 'dinov3', 'eva02', 'pe'; got kind='axial'"),
+        (
+            RotaryConfig,
+            {"kind": "axial"},
+            "kind must be one of 'dinov3', 'eva02', 'pe', 'rope_vit', 'mixed'; got kind='axial'",
+        ),
         (RotaryConfig, {"kind": None}, "kind must be one of .* got kind=None"),
         (RotaryConfig, {"kind": "pe", "theta": 0}, "theta must be a finite number above 0; got theta=0"),
         (RotaryConfig, {"kind": "pe", "reference_grid": (0, 2)}, r"reference_grid must be one positive .*=\(0, 2\)"),

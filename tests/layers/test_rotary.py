@@ -48,6 +48,16 @@ def test_coordinates_of_pe_start_at_1_after_a_class_token():
         np.testing.assert_allclose(cosines, expected, atol=1e-6)
 
 
+def test_rope_vit_starts_at_0_and_has_another_base():
+    """RoPE-Axial (arXiv 2403.13298, Eqs. 11 and 12): the first half of the angles belongs to columns."""
+    layer = RotaryEmbedding(RotaryConfig(kind="rope_vit"), 2, (3, 4), num_class_tokens=1)
+    cosines = keras.ops.convert_to_numpy(layer(np.zeros((1, 13, 32), "float32")))[0, 1:]
+    angles = [
+        [place * 100.0 ** (-4 * i / 16) for place in (x, y) for i in range(4)] for y in range(3) for x in range(4)
+    ]
+    np.testing.assert_allclose(cosines, np.cos(np.repeat(angles, 2, axis=1)), atol=1e-6)
+
+
 @pytest.mark.parametrize(("class_tokens", "registers"), [(1, 0), (1, 4), (0, 2), (2, 1)])
 @pytest.mark.parametrize("head_dim", [16, 64])
 @pytest.mark.parametrize("kind", KINDS)
@@ -99,7 +109,10 @@ def test_config_round_trips():
 @for_each(
     ("arguments", "message"),
     [
-        ({"rotary": {"kind": "axial"}}, "kind must be one of 'dinov3', 'eva02', 'pe'; got kind='axial'"),
+        (
+            {"rotary": {"kind": "axial"}},
+            "kind must be one of 'dinov3', 'eva02', 'pe', 'rope_vit', 'mixed'; got kind='axial'",
+        ),
         ({"rotary": "eva02"}, "rotary must be a RotaryConfig of keras_vit, or None; got rotary='eva02'"),
         ({"num_heads": 0}, "num_heads must be an integer of at least 1; got num_heads=0"),
         ({"grid_size": (0, 2)}, r"grid_size must be one positive integer or a pair .* got grid_size=\(0, 2\)"),

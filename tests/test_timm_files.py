@@ -1,0 +1,32 @@
+"""`python -m benchmarks timm_files`: tiny copies of published files of timm are loaded and compared with timm."""
+
+import pytest
+
+from benchmarks import __main__ as program
+from benchmarks import timm_files
+
+# one of each kind of positions, norms and heads
+SAMPLE = (
+    "beit3_base_patch16_224.in22k_ft_in1k",
+    "samvit_base_patch16.sa1b",
+    "test_vit3.r160_in1k",
+    "vit_base_patch16_lingbot.robbyant",
+    "vit_base_patch16_rope_reg1_gap_256.sbb_in1k",
+    "vit_gigantic_patch14_clip_378.metaclip2_worldwide",
+    "vit_intern300m_patch14_448.ogvl_dist",
+    "vit_small_patch16_rope_ape_224.naver_in1k",
+)
+
+
+def test_a_missing_library_is_named(monkeypatch):
+    monkeypatch.setattr(timm_files, "is_installed", lambda name: name != "timm")
+    with pytest.raises(SystemExit, match="missing: timm$"):
+        list(timm_files.run(program.Options()))
+
+
+@pytest.mark.slow
+def test_keras_vit_computes_what_timm_computes():
+    for name in timm_files.NEEDED:
+        pytest.importorskip(name, reason=f"{name}, which computes the expected outputs, is not installed")
+    table = timm_files.table(SAMPLE)
+    assert [row for row in table.rows if not row[2][0].isdigit() or float(row[2]) > 1e-5] == []
