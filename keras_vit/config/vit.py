@@ -160,8 +160,8 @@ class ViTConfig(ImageConfig):
                 "{block.rotary} needs {hidden_dim} / {num_heads} divisible by 4": (
                     self.block.rotary and self.hidden_dim // self.num_heads % 4
                 ),
-                "{block.rotary} of kind 'mixed' has other positions in each block, for one image size, so {scan_layers}, "
-                "{embedding.position_grid} and {embedding.images_per_sequence} must not be set": (
+                "{block.rotary} of kind 'mixed' has other positions in each block, for one image size, so "
+                "{scan_layers}, {embedding.position_grid} and {embedding.images_per_sequence} must not be set": (
                     self.block.has_mixed_rotary
                     and (self.scan_layers or self.embedding.position_grid or self.embedding.images_per_sequence)
                 ),
