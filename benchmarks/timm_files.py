@@ -102,7 +102,7 @@ def tiny_arguments(full):
     block = full.blocks[0]
     heads = (block.attn if hasattr(block, "attn") else block).num_heads
     arguments = {"embed_dim": 2 * (full.embed_dim // heads), "depth": BLOCKS, "num_heads": 2}
-    if hasattr(full, "embeds"):  # NaFlexViT
+    if hasattr(full, "embeds") or getattr(full, "rope", None) is not None:  # timm scales rotary positions to a size
         return arguments
     step = 32 if hasattr(full.patch_embed, "backbone") else full.patch_embed.patch_size[0]
     if hasattr(full, "neck"):  # SAM, whose windows have 14 x 14 patches, and whose last block is global

@@ -79,8 +79,8 @@ Good for {use}. {facts}
 _TIMM_FILES = """# Published files of timm
 
 timm 1.0.31 publishes {count} files of models that are a ViT, DeiT, EVA, BEiT, NaFlexViT, SAM, hybrid or Swin.
-`keras_vit.load` opens {opened} of them. For the others, it raises an error that names the architecture: their
-positions, attention or convolutions are not part of this package.
+`keras_vit.load` opens {opened} of them. For the others, it raises an error: their positions, attention or convolutions
+are not part of this package.
 
 A tiny copy of each file was compared: timm built and saved a model with the same structure, two blocks, two heads of
 the published width and random weights, and `keras_vit.load` read it. The difference is the largest one between the

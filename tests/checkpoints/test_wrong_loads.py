@@ -190,7 +190,7 @@ FOLDERS = [
     ("timm", {"architecture": "vit_base_patch16_xp_224"}, "architecture must be one"),
     ("timm", {"architecture": "vit_small_patch16_36x1_224"}, "architecture must be one"),
     ("timm", {"architecture": "vit_base_patch16_clip_quickgelu_224"}, "gelu='quick'|num_heads=12"),
-    ("timm", {"architecture": "vit_base_patch16_rope_224"}, "architecture must be one"),
+    ("timm", {"architecture": "vit_relpos_base_patch16_224"}, "architecture must be one"),
     ("timm", {"architecture": "beit_base_patch16_224"}, "beit_base_patch16_224 has hidden_dim=768, which the file"),
     ("timm", {"architecture": "vit_tiny_patch4_16"}, "assumed, as the file does not state them: num_heads=2"),
     ("timm", {"model_args": {"num_heads": 4}}, "num_heads=4; the model has 2"),
