@@ -49,9 +49,12 @@ class RotaryEmbedding(Layer):
         if self.head_dim % 4:
             raise ValueError(f"rotary positions need a width of each head that is divisible by 4; got {self.head_dim}")
         if coordinates_shape is None:
-            coordinates = patch_coordinates(*self.grid_size).astype("float64")
-            angles = np.pad(self._angles(coordinates), ((self._prefix, 0), (0, 0)))
-            self.table = np.stack([np.cos(angles), np.sin(angles)]).astype("float32")
+            self._build_for_grid()
+
+    def _build_for_grid(self):
+        coordinates = patch_coordinates(*self.grid_size).astype("float64")
+        angles = np.pad(self._angles(coordinates), ((self._prefix, 0), (0, 0)))
+        self.table = np.stack([np.cos(angles), np.sin(angles)]).astype("float32")
 
     def call(self, tokens, coordinates=None):
         if coordinates is None:
@@ -94,8 +97,10 @@ class MixedRotaryEmbedding(RotaryEmbedding):
         super().__init__(rotary, num_heads, grid_size, num_class_tokens, num_registers, **kwargs)
         self.configure(num_layers=num_layers)
 
-    def build(self, tokens_shape):
+    def build(self, tokens_shape):  # Keras compares the arguments with those of `call`
         super().build(tokens_shape)
+
+    def _build_for_grid(self):
         shape = (2, self.num_layers, self.num_heads, self.head_dim // 2)
         # angles of bfloat16 would be too coarse
         arguments = {"initializer": self._initial_frequencies, "autocast": False, "name": "frequencies"}

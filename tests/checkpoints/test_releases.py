@@ -228,7 +228,7 @@ def test_unique_name_needs_no_directory():
 @for_each(
     ("model", "weights", "message"),
     [
-        ("ViT-B_16", "imagenet22k", r"no file of ViT-B_16 .did you mean 'imagenet21k' or "),
+        ("ViT-B_16", "imagenet22k", r"no file of ViT-B_16 .did you mean 'imagenet21k' or 'imagenet'..$"),
         ("ViT-B_16", "imagenet1k", r"no file of ViT-B_16 .did you mean 'imagenet21k' or 'imagenet'..$"),
         ("ViT-H_14", "sam", r"'sam' is no file of ViT-H_14; .* 'imagenet21k/ViT-H_14\.npz'"),
         ("ViT-B_16", "ViT-B_16", r"several published files; name one of 'imagenet21k/ViT-B_16\.npz', "),

@@ -89,7 +89,7 @@ def test_configs_are_frozen_and_hashable(config_class):
 
 
 @pytest.mark.parametrize(
-    ("kind", "theta"), [("dinov3", 100.0), ("eva02", 10000.0), ("pe", 10000.0), ("rope_vit", 100.0)]
+    ("kind", "theta"), [("dinov3", 100.0), ("eva02", 10000.0), ("pe", 10000.0), ("rope_vit", 100.0), ("mixed", 10.0)]
 )
 def test_theta_follows_the_kind(kind, theta):
     assert RotaryConfig(kind=kind).theta == theta

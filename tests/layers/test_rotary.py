@@ -9,7 +9,7 @@ from faults import for_each
 from keras_vit.config import RotaryConfig
 from keras_vit.layers import MultiHeadSelfAttention
 from keras_vit.layers.position_grid import patch_coordinates
-from keras_vit.layers.rotary import RotaryEmbedding, rotary_angles, rotate
+from keras_vit.layers.rotary import MixedRotaryEmbedding, RotaryEmbedding, rotary_angles, rotate
 
 
 def coordinates(grid):
@@ -56,6 +56,21 @@ def test_rope_vit_starts_at_0_and_has_another_base():
         [place * 100.0 ** (-4 * i / 16) for place in (x, y) for i in range(4)] for y in range(3) for x in range(4)
     ]
     np.testing.assert_allclose(cosines, np.cos(np.repeat(angles, 2, axis=1)), atol=1e-6)
+
+
+def test_mixed_frequencies_belong_to_columns_and_rows_of_each_block_and_head():
+    """RoPE-Mixed (arXiv 2403.13298): column times the first frequency plus row times the second."""
+    layer = MixedRotaryEmbedding(RotaryConfig(kind="mixed"), 2, (3, 4), num_class_tokens=1, num_layers=3)
+    table = keras.ops.convert_to_numpy(layer(np.zeros((1, 13, 32), "float32")))
+    assert table.shape == layer.compute_output_shape((None, 13, 32)) == (2, 3, 2, 13, 16)
+    frequencies = keras.ops.convert_to_numpy(layer.frequencies)
+    lengths = 10.0 ** (-4 * np.arange(4) / 16)
+    np.testing.assert_allclose(np.linalg.norm(frequencies, axis=0), np.tile(lengths, (3, 2, 2)), rtol=1e-5)
+    for block, head, patch in np.ndindex(3, 2, 12):
+        row, column = divmod(patch, 4)
+        angles = np.repeat(column * frequencies[0, block, head] + row * frequencies[1, block, head], 2)
+        np.testing.assert_allclose(table[:, block, head, 1 + patch], [np.cos(angles), np.sin(angles)], atol=1e-5)
+    np.testing.assert_array_equal(table[:, :, :, 0], np.broadcast_to([[[[1.0]]], [[[0.0]]]], (2, 3, 2, 16)))
 
 
 @pytest.mark.parametrize(("class_tokens", "registers"), [(1, 0), (1, 4), (0, 2), (2, 1)])
