@@ -29,7 +29,14 @@ BENCHMARKS = {
     "export": "export",
 }
 # not part of `all`
-ON_REQUEST = {"fidelity": "fidelity", "gpu": "gpu", "timm_files": "timm_files", "tradeoff": "tradeoff"}
+ON_REQUEST = {
+    "fidelity": "fidelity",
+    "field_files": "field_files",
+    "gpu": "gpu",
+    "timm_files": "timm_files",
+    "tradeoff": "tradeoff",
+    "transformers_files": "transformers_files",
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,6 +28,7 @@ from keras_vit import checks as _checks
 from keras_vit import logs as _logs
 from keras_vit import words as _words
 from keras_vit.autoencoders import load_masked_autoencoder
+from keras_vit.checkpoints.description import Description
 from keras_vit.checkpoints.load import load_weights
 from keras_vit.checkpoints.match import LoadReport
 from keras_vit.checkpoints.save import save_weights
@@ -67,8 +68,8 @@ from keras_vit.models import (
 )
 from keras_vit.zeroshot import TextEncoder, zero_shot
 from keras_vit.zoo import CONSTRUCTORS as _CONSTRUCTORS
-from keras_vit.zoo import Description, create_model, describe, list_models, list_weights, load
 from keras_vit.zoo import constructor as _constructor
+from keras_vit.zoo import create_model, describe, list_models, list_weights, load
 
 _logs.set_up()
 

@@ -16,6 +16,7 @@ from keras_vit import serving as serving
 from keras_vit import training as training
 from keras_vit import zoo as zoo
 from keras_vit.autoencoders import load_masked_autoencoder as load_masked_autoencoder
+from keras_vit.checkpoints.description import Description as Description
 from keras_vit.checkpoints.load import load_weights as load_weights
 from keras_vit.checkpoints.match import LoadReport as LoadReport
 from keras_vit.checkpoints.save import save_weights as save_weights
@@ -59,7 +60,6 @@ from keras_vit.training import train as train
 from keras_vit.training.distribution import distribution as distribution
 from keras_vit.zeroshot import TextEncoder as TextEncoder
 from keras_vit.zeroshot import zero_shot as zero_shot
-from keras_vit.zoo import Description as Description
 from keras_vit.zoo import create_model as create_model
 from keras_vit.zoo import describe as describe
 from keras_vit.zoo import list_models as list_models
@@ -179,7 +179,7 @@ class _Swin_T(Protocol):
         dtype: str | None = None,
         include_preprocessing: bool = False,
         patch_size: int | tuple[int, int] | list[int] = (4, 4),
-        window_size: int = 7,
+        window_size: int | Sequence[int] = 7,
         mlp_ratio: float = 4.0,
         qkv_bias: bool = True,
         dropout_rate: float = 0.0,

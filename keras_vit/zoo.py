@@ -5,11 +5,12 @@ import fnmatch
 import functools
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 from keras_vit import checks
 from keras_vit.checkpoints.assignments import RESIZE_CHOICES
+from keras_vit.checkpoints.description import Description
 from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.foreign_names import find_foreign, foreign_names, near_names
 from keras_vit.checkpoints.load import build_loaded, load_whole
@@ -250,35 +251,6 @@ def load(
     return build_loaded(resolved, evidence, resize, **about)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Description:
-    """Describe what a weights file holds, without its weights.
-
-    Attributes:
-        variant: name of the variant that it belongs to, None if its sizes are not published.
-        family: name of the published family, None for models of the paper and plain ones.
-        licence: licence of the published weights of the family, or None.
-        layout: whose names its arrays have, such as `timm`.
-        config: config of the model that `load` builds.
-        sources: dict from fields of the config to what their values are from.
-        unused: dict from the names of arrays that `load` does not read to the reason.
-        preprocessing: `Preprocessing` of its images, None if nothing states it.
-        labels: class names of its head, or None.
-        notes: tuple of strings, such as what else fits.
-    """
-
-    variant: str | None
-    family: str | None
-    licence: str | None
-    layout: str
-    config: ImageConfig
-    sources: Mapping[str, str]
-    unused: Mapping[str, str]
-    preprocessing: Preprocessing | None
-    labels: tuple[str, ...] | None
-    notes: tuple[str, ...]
-
-
 def describe(source: PathLike, *, variant: str | None = None, **arguments: Any) -> Description:
     """Return what a file or repository holds, without reading its weights.
 
@@ -306,6 +278,7 @@ def describe(source: PathLike, *, variant: str | None = None, **arguments: Any) 
         unused=report.unused,
         preprocessing=resolved.preprocessing,
         labels=resolved.labels,
+        timm_file=evidence.timm_file,
         notes=(*report.notes, *resolved.notes),
     )
 

@@ -196,6 +196,14 @@ CASES = (
         (5, 8),
     ),
     (
+        layers.DifferentialSelfAttention,
+        [
+            {"lambda_init": 0.2, "num_heads": 2},
+            {"lambda_init": 0.5, "num_heads": 1, "dropout_rate": 0.4, "qkv_bias": False},
+        ],
+        (5, 8),
+    ),
+    (
         layers.PatchDropout,
         [{"patch_drop_rate": 0.0}, {"patch_drop_rate": 0.5, "num_prefix_tokens": 2, "seed": 3}],
         (6, 4),
@@ -244,6 +252,7 @@ CASES = (
             {"num_heads": 2, "mlp_dim": 6, "block": POST_NORM, "epsilon": 1e-5},
             {"num_heads": 2, "mlp_dim": 6, "block": PARALLEL, "gelu": "quick"},
             {"num_heads": 2, "mlp_dim": 6, "window": WINDOWS, "grid_size": (5, 1), "remat": "block"},
+            {"num_heads": 2, "mlp_dim": 6, "lambda_init": 0.3, "remat": "attention"},
         ],
         (5, 8),
     ),

@@ -55,6 +55,14 @@ BASES = {
         pooling="gap", class_token=True, norm_position="after_pooling", gelu="erf", block={"key_bias": False}
     ),
     "I-JEPA": _vit(pooling="gap", include_top=False, gelu="erf", epsilon=1e-12),
+    "relative position MLP": _vit(
+        pooling="gap", norm_position="after_pooling", layer_scale_init=0.1, qkv_bias=False, gelu="erf",
+        position_embedding="relative_mlp", position_placement="every", embedding={"position_mlp_dim": 24},
+    ),
+    "differential attention": _vit(
+        pooling="gap", num_registers=1, layer_scale_init=0.1, gelu="erf", attention="differential",
+        embedding={"class_position": False}, block={"order": "parallel", "attention_bias": False},
+    ),
 }  # fmt: skip
 
 # values that a flipped field may get
@@ -63,7 +71,9 @@ FLIPS = {
     "class_token": (None, True, False),
     "norm_position": ("before_pooling", "after_pooling", "none"),
     "representation_size": (None, 16),
-    "position_embedding": ("learned", "learned_2d", "factorized", "sincos2d", "sincos2d_mae", "relative", "none"),
+    "position_embedding": (
+        *("learned", "learned_2d", "factorized", "sincos2d", "sincos2d_mae", "relative", "relative_mlp", "none"),
+    ),
     "position_placement": ("stem", "every", "shared"),
     "layer_scale_init": (None, 0.1),
     "qkv_bias": (True, False),
@@ -72,7 +82,7 @@ FLIPS = {
     "gelu": ("tanh", "erf", "quick"),
     "epsilon": (1e-3, 1e-5, 1e-6, 1e-12),
     "distilled": (True, False),
-    "attention": ("global", "axial"),
+    "attention": ("global", "axial", "differential"),
     "token_merging": (0, 2),
     "dropout_rate": (0.0, 0.1),
     "include_top": (True, False),
@@ -95,6 +105,7 @@ FLIPS = {
     "block.norm": ("layer", "rms"),
     "block.gated": (True, False),
     "block.bias": (True, False),
+    "block.attention_bias": (True, False),
     "block.key_bias": (True, False),
     "block.attention_norm": (True, False),
     "block.mlp_norm": (True, False),
@@ -111,7 +122,7 @@ FLIPS = {
     "head.map_prefix": (True, False),
     "head.num_blocks": (1, 2),
     # of Swin, BiT and AxialResNet
-    "window_size": (4, 2, 7),
+    "window_size": (4, 2, 7, (2, 4)),
     "mlp_ratio": (4.0, 2.0),
     "gn_epsilon": (1e-5, 1e-3),
     "std_epsilon": (1e-10, 1e-5),

@@ -30,6 +30,8 @@ dash means that no figure is known. The licence is that of the weights.
 - [Published weights](weights.md): the files that `weights=` finds by a short name
 - [Names in other libraries](names.md): names of timm and of the Hugging Face hub
 - [Published files of timm](timm_files.md): what `load` makes of each file, and how its outputs compare with timm's
+- [Models of transformers](transformers_files.md): the same for each class of transformers
+- [Files of medicine and of the Earth](field_files.md): their licences, what they state, and how they are opened
 
 `keras-vit list` prints a similar table, and `keras-vit info NAME` prints one model.
 """
@@ -79,12 +81,38 @@ Good for {use}. {facts}
 _TIMM_FILES = """# Published files of timm
 
 timm 1.0.31 publishes {count} files of models that are a ViT, DeiT, EVA, BEiT, NaFlexViT, SAM, hybrid or Swin.
-`keras_vit.load` opens {opened} of them. For the others, it raises an error: their positions, attention or convolutions
-are not part of this package.
+`keras_vit.load` opens {opened} of them. For the other {refused}, it raises an error that names what is missing:
+MobileCLIP's `vit_base_mci_224` has a stem of convolutions with batch norms. Sapiens 2 has grouped-query attention in
+some blocks, and LayerScale on the attention alone.
 
 A tiny copy of each file was compared: timm built and saved a model with the same structure, two blocks, two heads of
 the published width and random weights, and `keras_vit.load` read it. The difference is the largest one between the
 outputs, relative to the largest output. `python -m benchmarks timm_files` makes this table.
+
+{table}"""
+_TRANSFORMERS_FILES = """# Models of transformers
+
+`keras_vit.load` opens what `save_pretrained` writes of these classes of transformers, in the array names of version 4
+and of version 5. A small model of each class, with two blocks and random weights, was saved and loaded. The difference
+is the largest one between the outputs, relative to the largest output; a dash means that the version has no such
+class. `python -m benchmarks transformers_files` makes this table.
+
+{table}"""
+_FIELD_FILES = """# Files of medicine and of the Earth
+
+These Vision Transformers are published for images of tissue, eyes, plants and animals, and of the Earth from above.
+None of them is part of this package. Read the licence before you use one. Gated files can be downloaded after you
+accept the licence on their page.
+
+Most of these files are pickles, `.bin`, `.pth` or `.pt`, which this package does not read. If you trust the file,
+[convert it](../guides/convert.md), and put `model.safetensors` and the `config.json` of the repository, if it has one,
+into a folder. *Open* is the call for this folder, or for the repository if it has safetensors. A dash means that `load`
+refuses the file, or that it must not be opened.
+
+The last column is the largest difference between the outputs of keras_vit and of timm or transformers for a copy with
+the published structure, two blocks and random weights, relative to the largest output. A dash means that no copy was
+made: the published config was not found, or the file is not opened. The published weights themselves were not
+downloaded. `python -m benchmarks field_files` computes the differences.
 
 {table}"""
 _NUMERICS = """The arrays of a weights file do not show the following values, so the package has them in its tables. The
@@ -110,6 +138,10 @@ def pages():
     made["models/weights.md"] = _WEIGHTS.format(table=_wrapped(_releases(list_releases())))
     made["models/names.md"] = _NAMES.format(table=_wrapped(_foreign(foreign_names())))
     made["models/timm_files.md"] = _timm_files()
+    made["models/transformers_files.md"] = _TRANSFORMERS_FILES.format(
+        table=_wrapped(table(("class", "model type", "4.57.6", "5.24.0"), _rows("transformers_files")[1:]))
+    )
+    made["models/field_files.md"] = _FIELD_FILES.format(table=_wrapped(_field_files()))
     return made
 
 
@@ -273,13 +305,26 @@ def _foreign(rows):
     return table(("name", "model", "pixels"), ((f"`{row.name}`", row.variant, str(row.image_size)) for row in rows))
 
 
+def _rows(name):
+    """Return the lines of a table beside this file, without comments, as lists of cells."""
+    text = pathlib.Path(__file__).with_name(f"{name}.tsv").read_text(encoding="utf-8")
+    return [line.split("\t") for line in text.splitlines() if not line.startswith("#")]
+
+
+def _field_files():
+    cells = [
+        (name, f"`{address}`", licence, gated, states, call if call == "-" else f"`{call}`", difference or "-")
+        for name, address, licence, gated, states, call, _, difference in _rows("field_files")[1:]
+    ]
+    return table(("file", "address", "licence", "gated", "what it states", "open", "difference"), cells)
+
+
 def _timm_files():
-    text = pathlib.Path(__file__).with_name("timm_files.tsv").read_text(encoding="utf-8")
-    rows = [line.split("\t") for line in text.splitlines() if not line.startswith("#")]
+    rows = _rows("timm_files")
     opened = sum(difference != "-" for *_, difference in rows)
     cells = [(f"`{name}`", network, difference) for name, network, difference in rows]
     made = _wrapped(table(("file", "model", "difference"), cells))
-    return _TIMM_FILES.format(count=len(rows), opened=opened, table=made)
+    return _TIMM_FILES.format(count=len(rows), opened=opened, refused=len(rows) - opened, table=made)
 
 
 def _wrapped(text):

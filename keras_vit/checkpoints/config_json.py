@@ -42,6 +42,7 @@ class Stated:
         notes: tuple of strings about the file.
         published: families of families.toml that the file belongs to, the likeliest first; empty if it states none.
         timm_name: name of timm's architecture, or None.
+        timm_file: name of the file in timm, `architecture.tag`, or None.
         image_size: (height, width) in pixels, or None.
         saved_config: the whole config that our metadata states, or None.
     """
@@ -53,6 +54,7 @@ class Stated:
     notes: tuple = ()
     published: tuple = ()
     timm_name: str | None = None
+    timm_file: str | None = None
     image_size: tuple | None = None
     saved_config: ImageConfig | None = None
 
@@ -235,6 +237,8 @@ def _read_timm(values, network, library, entries):
     fields, _ = checked(arguments, KEYS["timm"], " in model_args")
     if library == "timm" and "pooling" in fields:  # a class token may exist without being pooled
         fields.setdefault("class_token", any(name.endswith("cls_token") for name in entries))
+        if fields["pooling"] == "unpooled" and fields["class_token"]:  # timm returns all tokens
+            fields["pooling"] = "token_unpooled"
         after, neck = "fc_norm.weight" in entries, "neck.0.weight" in entries  # the neck of SAM has norms of its own
         fields["norm_position"] = "after_pooling" if after else "none" if neck else "before_pooling"
     if library == "timm" and fields.get("pooling") == "map":
@@ -245,7 +249,7 @@ def _read_timm(values, network, library, entries):
     preprocessing = timm_preprocessing(values.get("pretrained_cfg") or values)
     architecture = values.get("architecture")
     tagged = f"{architecture}.{(values.get('pretrained_cfg') or {}).get('tag')}"
-    about = {"labels": labels, "preprocessing": preprocessing}
+    about = {"labels": labels, "preprocessing": preprocessing, "timm_file": tagged}
     about["timm_name"] = tagged if find_foreign(tagged) is not None else architecture
     return Stated(stated=fields, **sizes, **about)
 

@@ -14,6 +14,7 @@ from keras_vit.checkpoints.entries import Checkpoint
 from keras_vit.checkpoints.names.rules import LIBRARIES, Layout, our_shape
 from keras_vit.checkpoints.position_table import PositionTable
 from keras_vit.checkpoints.shown import shown_fields, window_of
+from keras_vit.checkpoints.timm_names import check_parts
 from keras_vit.config import ImageConfig
 from keras_vit.config.fields import About, fields_of
 from keras_vit.models import MODELS
@@ -39,7 +40,7 @@ class Evidence(Stated):
     """What a weights file says about its model: what it states, and what its arrays show.
 
     It has the attributes of `Stated` (`stated`, `stored_grid`, `labels`, `preprocessing`, `notes`, `published`,
-    `timm_name`, `image_size`, `saved_config`); axes of position tables also show `stored_grid`.
+    `timm_name`, `timm_file`, `image_size`, `saved_config`); axes of position tables also show `stored_grid`.
 
     Attributes:
         checkpoint: the open `Checkpoint`.
@@ -84,7 +85,8 @@ class Evidence(Stated):
     def _fields(self):
         """Return the pair of `shown_fields`; files from Keras show their head."""
         if self.layout is not None:
-            return shown_fields(self.network, self.layout, self.entries, self.stored_grid)
+            image_size = self.image_size or (self.preprocessing and self.preprocessing.image_size)
+            return shown_fields(self.network, self.layout, self.entries, self.stored_grid, image_size)
         width = next((shape[-1] for shape in self._shapes("pre_logits") if len(shape) == 2), None)
         head = {"include_top": True, "classes": self.classes, "representation_size": width}
         return (head if self.classes else {}), {}
@@ -199,6 +201,7 @@ def read_evidence(checkpoint, network=None, library="auto"):
             file's config is of another network.
     """
     checks.check_choice("layout", library, LAYOUT_CHOICES)
+    check_parts((checkpoint.config_json or {}).get("architecture"))
     checkpoint, wrapper, network, layout = _recognise(checkpoint, network, library)
     entries, unread = names.fold_entries(checkpoint.path, checkpoint.entries, layout)
     in_json = read_stated(checkpoint, network, None if layout is None else layout.library)

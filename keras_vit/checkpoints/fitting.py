@@ -146,8 +146,7 @@ def _differing(evidence, config, is_strict, skipped):
             # None is shown where there is none; the initial value is never shown
             "layer scale": ("layer_scale_init" not in shown, config.layer_scale_init is not None),
             "parallel blocks": (shown.get("block.order") == "parallel", config.block.order == "parallel"),
-            "attention": ("global", config.attention),  # no layout has names of axial attention
-            "relative positions": (kind == "relative_2d", ours == "relative_2d"),
+            "relative positions": [one.startswith("relative_") and one for one in (kind, ours)],
         }
         if config.embedding.kernel_size is not None:  # FlexiViT: a kernel and a table of any size
             skipped |= {"patch_size"}

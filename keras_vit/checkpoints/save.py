@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 import pathlib
+import re
 import warnings
 import zipfile
 
@@ -245,9 +246,10 @@ def _problem(library, needed, config):
     if library == "huggingface":
         for stage in range(len(getattr(config, "depths", ()))):
             rows, columns = config.stage_size(stage)
-            if min(rows, columns) < config.window_size:  # transformers needs tables of the whole window
+            # transformers has one size of windows, and needs tables of the whole window
+            if not isinstance(config.window_size, int) or min(rows, columns) < config.window_size:
                 return (
-                    "layout 'huggingface' needs maps of at least window_size in every stage; "
+                    "layout 'huggingface' needs one window_size and maps of at least this size in every stage; "
                     f"got window_size={config.window_size} and a map of {rows} x {columns} in stage {stage + 1}"
                 )
         needed = {**needed, **({"representation_size": None} if config.include_top else {})}
@@ -293,17 +295,17 @@ def _arrays(model, rules, hf_type, skipped=()):
 
 
 def _joined(arrays):
-    """Join the pieces `NAME#0`, `NAME#1` and so on of each array; a piece that is absent, a masked bias, is zero."""
+    """Join the pieces of each array, see `Layout.cuts`; a piece that is absent, a masked bias, is zero."""
     pieces, joined = {}, {}
     for name, array in arrays.items():
-        stem, cut, index = name.partition("#")
-        if cut:
-            pieces.setdefault(stem, {})[int(index)] = array
+        if match := re.fullmatch(r"(.+)([#%])(\d+)", name):
+            pieces.setdefault(match.group(1, 2), {})[int(match[3])] = array
         else:
             joined[name] = array
-    for stem, parts in pieces.items():
+    for (stem, sign), parts in pieces.items():
         blank = np.zeros_like(next(iter(parts.values())))
-        joined[stem] = np.concatenate([parts.get(index, blank) for index in range(max(parts) + 1)])
+        in_order = [parts.get(index, blank) for index in range(max(parts) + 1)]
+        joined[stem] = np.concatenate(in_order, axis="#%".index(sign))
     return joined
 
 

@@ -11,6 +11,7 @@ from keras_vit.layers.position_grid import square_grid
 _CONFIGS = {config.network: config for config in (ViTConfig, SwinConfig, BiTConfig)}
 _PLACEHOLDER = re.compile(r"\\{(\w+?)(:02d)?\\}")
 _KERNEL = "patch_encoder/projection/kernel"
+_ATTENTION_BIAS = "attention_bias(_0)?/(embedding|dense2/kernel)"
 _NORMS = ("encoder_norm@after_pooling", "encoder_norm")
 _DISTILLED, _REGISTERS = "class_token@distilled/class_token", "class_token/registers"
 
@@ -65,7 +66,7 @@ class Variables(dict):
         return sorted({tuple(map(int, match.groups())) for match in found if match})
 
 
-def shown_fields(network, layout, entries, grid=None):
+def shown_fields(network, layout, entries, grid=None, image_size=None):
     """Return what a file shows of its model.
 
     What names and shapes leave open is absent, such as the GELU, the epsilon and often the number of heads. A value of
@@ -76,6 +77,7 @@ def shown_fields(network, layout, entries, grid=None):
         layout: `Layout` of the file.
         entries: dict from folded name to `Entry`.
         grid: (rows, columns) of its position table, None if they are unknown.
+        image_size: (height, width) of its images, None if they are unknown.
 
     Returns:
         Pair of dicts from fields of the config, with dots for nested ones, to values: those that the arrays show or the
@@ -97,7 +99,8 @@ def shown_fields(network, layout, entries, grid=None):
     shown["include_top"] = any(re.match("head(_dist|@distilled)?/", path) for path in found)  # also a part of a head
     if kernel is not None:
         shown["classes"] = kernel[-1]
-    more, suggested = {"vit": _vit, "swin": _swin, "bit": _bit}[network](found, shown, layout, entries, grid)
+    size = image_size if network == "swin" else grid
+    more, suggested = {"vit": _vit, "swin": _swin, "bit": _bit}[network](found, shown, layout, entries, size)
     return {**shown, **more, **layout.fields}, suggested
 
 
@@ -123,6 +126,8 @@ def _vit(found, shown, layout, entries, grid):
         "class_token": tokens[1] > 0,
         "block.norm": "layer" if found.shape("block_0/norm1/beta") else "rms",
         "block.gated": dense1[-1] == 2 * shown["mlp_dim"],
+        "block.attention_bias": not shown["block.bias"] or found.shape("block_0/attention/proj/bias") is not None,
+        "attention": "global",
     }
     if shown["qkv_bias"]:
         # where keys have biases, the names of those of queries and values are also those of two arrays
@@ -140,8 +145,10 @@ def _vit(found, shown, layout, entries, grid):
     fields |= {**positions, **head, **windows}
     if (frequencies := found.get("rotary/frequencies")) is not None and len(frequencies) == 4:
         fields |= {"block.rotary.kind": "mixed", "num_heads": frequencies[2]}
-    elif (bias := found.get("attention_bias_0/embedding") or found.get("attention_bias/embedding")) is not None:
-        fields["num_heads"] = bias[1]
+    elif (bias := found.shape(_ATTENTION_BIAS)) is not None:
+        fields["num_heads"] = bias[-1]
+    elif (norm := found.shape("block_0/attention/head_norm/scale")) is not None:
+        fields |= {"attention": "differential", "num_heads": dim // norm[0]}
     elif (norm := found.shape("block_0/attention/query_norm/(gamma|scale)")) is not None:
         fields["num_heads"] = dim // norm[0]
     elif layout.suffix == ".npz":
@@ -151,9 +158,10 @@ def _vit(found, shown, layout, entries, grid):
 
 def _positions(found, layout, entries, dim):
     """Return the fields about positions; a model without a table has none, or fixed ones."""
-    if any(name.startswith("attention_bias") for name in found):
-        placement = "shared" if "attention_bias/embedding" in found else "every"
-        return {"position_embedding": "relative_2d", "position_placement": placement}, {}
+    if (bias := found.path(_ATTENTION_BIAS)) is not None:
+        placement = "shared" if bias.startswith("attention_bias/") else "every"
+        kind = "relative_2d" if bias.endswith("/embedding") else "relative_mlp"
+        return {"position_embedding": kind, "position_placement": placement}, {}
     if "position_embs/rows" in found:
         return {"position_embedding": "factorized"}, {"embedding.resize": "bilinear"}  # as timm
     has_table = any(name in entries for name in layout.position_tables)
@@ -205,7 +213,7 @@ def _stage_sizes(found):
     return tuple(units.get(stage + 1, 0) for stage in range(max(units, default=0)))
 
 
-def _swin(found, shown, layout, entries, grid):
+def _swin(found, shown, layout, entries, image_size):
     depths = collections.Counter(stage for stage, _ in found.numbers(r"stage_(\d+)_block_(\d+)/"))
     tables = [found.get(f"stage_{stage}_block_0/attention/relative_position_bias/embedding") for stage in depths]
     dense1, kernel = found.get("stage_1_block_0/mlp/dense1/kernel"), found.get(_KERNEL)
@@ -214,7 +222,13 @@ def _swin(found, shown, layout, entries, grid):
     fields = {"depths": tuple(depths.values()), "num_heads": tuple(table[1] for table in tables)}
     fields |= {"mlp_ratio": dense1[-1] / dense1[0], "qkv_bias": "stage_1_block_0/attention/qkv/bias" in found}
     fields |= {"patch_size": kernel[:2], "channels": kernel[2]}
-    return fields, {"window_size": window_of(entries)}
+    sides = [(square_grid(table[0]) or (0,))[0] // 2 + 1 for table in tables]
+    # One number gives smaller windows only in stages whose maps are smaller.
+    if image_size is None:
+        is_one = sides == sorted(sides, reverse=True)
+    else:
+        is_one = sides == [min(max(sides), -(-min(image_size) // (kernel[0] << stage))) for stage in range(len(sides))]
+    return fields, {"window_size": max(sides) if is_one else tuple(sides)}
 
 
 def _bit(found, shown, layout, entries, grid):

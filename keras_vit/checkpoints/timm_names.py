@@ -36,6 +36,13 @@ def of_words(architecture, network):
     )
 
 
+def check_parts(architecture):
+    """Raise a `ValueError` if an architecture of timm, None for none, has a part that this package has not."""
+    lacks = _hidden_fields(architecture).get("lacks") if isinstance(architecture, str) else None
+    if lacks is not None:
+        raise ValueError(f"architecture {architecture!r} has {lacks}, which keras_vit has not")
+
+
 def of_architecture(architecture, fields, entries):
     """Return the fields that no array shows of a ViT's architecture, and notes: its heads are those of its width alone.
 

@@ -10,6 +10,7 @@ from keras_vit import checks, files
 from keras_vit import demo as demo_page
 from keras_vit.analysis import plots
 from keras_vit.analysis.plots import import_figure
+from keras_vit.cli import published
 from keras_vit.cli.answers import Answer
 from keras_vit.cli.failures import users_mistakes
 from keras_vit.cli.models import build_model, check_without_model, find_source, given, open_model
@@ -37,13 +38,35 @@ def _named(answers):
 
 
 def evaluate(args):
-    """Measure the accuracy on labelled images."""
+    """Measure the accuracy on labelled images, of one model or of many published files."""
     source = open_source(args)
+    if args.all is not None:
+        return _evaluate_all(args, source)
+    if args.table is not None:
+        raise ValueError("--table requires --all")
+    args.model = args.model or published.address(args.published)
     found = keras_vit.evaluate(open_model(args), source, batch_size=args.batch_size, labels=args.real_labels)
     values = {"images": found.count, "correct": found.correct, "accuracy": found.top, "matching": found.matching}
     if args.real_labels is not None:
         values["left_out"] = found.left_out
-    return Answer(values | _reported(found), found.report()) if args.report else Answer(values, str(found))
+    values, text = (values | _reported(found), found.report()) if args.report else (values, str(found))
+    if args.published is None:
+        return Answer(values, text)
+    row = published.published(args.published)
+    return Answer({**values, "published": row}, f"{text}\n{published.compared(row, args.real_labels is not None)}")
+
+
+def _evaluate_all(args, source):
+    """Measure the published files whose names match `--all`; the exit code is 1 if one cannot be measured."""
+    check_without_model(args, "--model or --published")
+    for name in [name for name in ("real_labels", "report") if getattr(args, name)]:
+        raise ValueError(f"--{name.replace('_', '-')} cannot be used with --all")
+    if args.table is None:
+        raise ValueError("--all requires --table, the .csv file that it writes")
+    _check_output("--table", args.table, (".csv",))
+    rows = published.evaluate_all(args.all, source, args.table, args.batch_size)
+    text = files.aligned([published.COLUMNS.values(), *(row.values() for row in rows)], left=(0, 6))
+    return Answer(rows, text, code=int(any(row["error"] for row in rows)))
 
 
 def _reported(accuracy):

@@ -9,7 +9,7 @@ from ..logs import printable
 
 DEBUG_VARIABLE = "KERAS_VIT_DEBUG"
 
-_USER_ERRORS = (ValueError, TypeError, OSError, ImportError)  # OSError: missing or existing file, no connection
+USER_ERRORS = (ValueError, TypeError, OSError, ImportError)  # OSError: missing or existing file, no connection
 _INTERRUPTED = 130  # 128 + SIGINT, as in shells
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
 _BACKENDS = ("tensorflow", "jax")  # modules with the same names as their packages
@@ -37,7 +37,7 @@ def guarded(work):
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
-    except _USER_ERRORS as error:
+    except USER_ERRORS as error:
         with contextlib.suppress(OSError):  # the disk of standard error may be full, or its pipe closed
             if os.environ.get(DEBUG_VARIABLE) == "1":
                 traceback.print_exc()

@@ -30,10 +30,10 @@ def given(args, names):
     return {name: value for name in names if (value := vars(args).get(name)) is not None}
 
 
-def check_without_model(args):
-    """Raise a `ValueError` if an argument changes a model but `--model` is missing."""
+def check_without_model(args, needed="--model"):
+    """Raise a `ValueError` if an argument changes a model but the arguments `needed` for this are missing."""
     for name in given(args, ("weights", *_ARCHITECTURE, *_IMAGES)):
-        raise ValueError(f"--{name.replace('_', '-')} requires --model")
+        raise ValueError(f"--{name.replace('_', '-')} requires {needed}")
 
 
 def find_source(args):
@@ -79,7 +79,7 @@ def build_model(args, needs_weights=True, **changes):
 
 
 def _option(args):
-    return "MODEL" if args.verb == "info" else "--model"
+    return "MODEL" if args.verb == "info" else "--published" if getattr(args, "published", None) else "--model"
 
 
 def change_preprocessing(preprocessing, args):

@@ -76,6 +76,7 @@ class EmbeddingConfig(Config):
             which fill no patch, are not used, as in the code of ViT, big_vision, CLIP, timm and transformers.
         whole_patches: whether such images raise an error, unless `pad`, as in the code of the authors of DINOv2 and
             TIPS. Files of other libraries that state such a size load without this check.
+        position_mlp_dim: width of the hidden layer of the MLP of `position_embedding="relative_mlp"`; None is 128.
         position_init: initial values of a table of learned positions: `normal`, N(0, 0.02), or `sincos2d_mae`, the
             sines and cosines of MAE (arXiv 2111.06377), which a `MaskedAutoencoder` keeps; fine-tuning trains both.
         patch_drop_rate: share of the patches that the blocks do not see in training, in [0, 1): patch dropout of FLIP
@@ -97,6 +98,9 @@ class EmbeddingConfig(Config):
     kernel_size: Pair | None = None
     pad: bool = field(default=False, metadata=about(unseen=True, usual=True, resized=True))
     whole_patches: bool = False
+    position_mlp_dim: int | None = field(
+        default=None, metadata=about(defines=True, shown="attention_bias(_0)?/dense1/kernel", axis=-1)
+    )
     position_init: str = "normal"
     patch_drop_rate: float = 0.0
     images_per_sequence: int | None = None
@@ -108,10 +112,11 @@ class BlockConfig(Config):
 
     Args:
         order: `pre_norm`: x + f(norm(x)) for attention and MLP; `post_norm`: x + norm(f(x)); `parallel`: one norm, and
-            x + attention(norm(x)) + mlp(norm(x)), as in arXiv 2302.05442.
+            x + attention(norm(x)) + mlp(norm(x)), as in arXiv 2302.05442, with one LayerScale for the sum of both.
         norm: `layer` (LayerNorm) or `rms` (RMSNorm, arXiv 1910.07467) for every norm of the model.
         gated: SwiGLU instead of the MLP (arXiv 2002.05202): silu(x W_gate) * (x W_up), then the last projection.
         bias: whether the output projections of attention and MLP, and the hidden layer of the MLP, have biases.
+        attention_bias: whether the output projection of attention has one, if the MLP has (`bias`).
         key_bias: whether keys have a bias, if queries and values have one (`qkv_bias`).
         attention_norm: whether the joined outputs of the heads are normalised before their projection.
         mlp_norm: whether the hidden layer of the MLP is normalised (sub-LN).
@@ -126,7 +131,8 @@ class BlockConfig(Config):
     order: str = field(default="pre_norm", metadata=about(defines=True, unseen=True, usual=True))
     norm: str = field(default="layer", metadata=about(defines=True))
     gated: bool = field(default=False, metadata=about(defines=True))
-    bias: bool = field(default=True, metadata=about(defines=True, shown="block_0/attention/proj/bias"))
+    bias: bool = field(default=True, metadata=about(defines=True, shown="block_0/mlp/dense2/bias"))
+    attention_bias: bool = field(default=True, metadata=about(defines=True))
     key_bias: bool = field(default=True, metadata=about(defines=True))
     attention_norm: bool = field(default=False, metadata=about(defines=True, shown="block_0/attention/output_norm/.*"))
     mlp_norm: bool = field(default=False, metadata=about(defines=True, shown="block_0/mlp/hidden_norm/.*"))

@@ -12,6 +12,10 @@ from keras_vit.config.fields import about
 from keras_vit.typing import Pair
 
 
+def _one_or_several(name, value):
+    return (checks.check_integer if isinstance(value, int) else checks.check_integers)(name, value)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SwinConfig(ImageConfig):
     """Describe a Swin Transformer (arXiv 2103.14030, section 3 and appendix A).
@@ -21,8 +25,8 @@ class SwinConfig(ImageConfig):
         embed_dim: width C of the tokens of the first stage; each further stage doubles it.
         depths: number of blocks per stage.
         num_heads: number of attention heads per stage; they must divide the width of the stage.
-        window_size: side of a window in tokens. If the shorter side of a stage's map is at most this long, that side
-            becomes the side of the window.
+        window_size: side of a window in tokens, or one per stage (arXiv 2111.14725). If the shorter side of a stage's
+            map is at most this long, that side becomes the side of the window.
         mlp_ratio: ratio of each MLP's hidden width to the width of the stage; the hidden width is rounded down.
         qkv_bias: whether query, key and value projections have biases.
         dropout_rate: dropout rate in [0, 1) after the patches, the attention output and both MLP layers.
@@ -35,13 +39,13 @@ class SwinConfig(ImageConfig):
     """
 
     network: ClassVar[str] = "swin"
-    own_checks = {"num_heads": checks.check_integers}
+    own_checks = {"num_heads": checks.check_integers, "window_size": _one_or_several}
 
     patch_size: Pair = (4, 4)
     embed_dim: int = field(metadata=about(defines=True, shown="patch_encoder/projection/kernel", axis=-1))
     depths: Sequence[int] = field(metadata=about(defines=True))
     num_heads: Sequence[int] = field(metadata=about(defines=True, unseen=True))
-    window_size: int = field(metadata=about(unseen=True, resized=True))
+    window_size: int | Sequence[int] = field(metadata=about(unseen=True, resized=True))
     mlp_ratio: float = 4.0
     qkv_bias: bool = True
     dropout_rate: float = 0.0
@@ -55,6 +59,7 @@ class SwinConfig(ImageConfig):
         widths = tuple(self.stage_dim(stage) for stage in range(len(self.num_heads)))
         self._refuse(
             {
+                "{window_size} must be one number, or one per stage": len(self.window_sizes) != len(self.depths),
                 "{depths} and {num_heads} must have one number per stage, for at least one stage": (
                     not self.depths or len(self.depths) != len(self.num_heads)
                 ),
@@ -62,6 +67,12 @@ class SwinConfig(ImageConfig):
                 f"{{num_heads}} must divide the widths of the stages, {widths}": any(map(mod, widths, self.num_heads)),
             }
         )
+
+    @property
+    def window_sizes(self) -> tuple[int, ...]:
+        """Return the side of the windows of each stage."""
+        sizes = self.window_size
+        return (sizes,) * len(self.depths) if isinstance(sizes, int) else tuple(sizes)
 
     @property
     def grid_size(self) -> tuple[int, int]:

@@ -52,10 +52,11 @@ class ViTConfig(ImageConfig):
         position_embedding: `learned` (1-D table), `learned_2d` (one table for rows and one for columns, each of half
             the width), `factorized` (the same with the whole width, added), `sincos2d` (fixed, MoCo-v3 form),
             `sincos2d_mae` (fixed, MAE form), `relative` (learned keys for 1-D offsets, added to the attention logits),
-            `relative_2d` (a learned bias of the logits per head and 2-D offset, as in BEiT) or `none` (appendix D.4).
+            `relative_2d` (a learned bias of the logits per head and 2-D offset, as in BEiT), `relative_mlp` (such a
+            bias, which an MLP computes from the offset; arXiv 2111.09883) or `none` (appendix D.4).
         position_placement: where positions are added: `stem`, once before the first block; `every`, at the input of
             every block, each with its own embedding; `shared`, at the input of every block, all with the same
-            embedding. `relative` and `relative_2d` require `every` or `shared`.
+            embedding. The three relative ones require `every` or `shared`.
         dropout_rate: dropout rate in [0, 1) after positions, attention output and both MLP layers.
         attention_dropout_rate: dropout rate in [0, 1) on the attention weights.
         drop_path_rate: stochastic depth rate in [0, 1) of the last block; it grows linearly from 0 with depth.
@@ -79,8 +80,8 @@ class ViTConfig(ImageConfig):
             the weights of the model.
         distilled: add a distillation token after the class token, with its own head (DeiT, arXiv 2012.12877). In
             training the model returns the logits of both heads, otherwise their mean.
-        attention: `global`, all tokens to all tokens, or `axial`, where each block has a row block and a column block
-            (appendix D.6).
+        attention: `global`, all tokens to all tokens; `axial`, where each block has a row block and a column block
+            (appendix D.6); or `differential`, the difference of two attention maps per head (arXiv 2410.05258).
         window: `WindowConfig` of attention inside windows; None lets every block attend to all tokens.
         stem: `ResNetConfig` of a hybrid's ResNet; None cuts the patches from the image.
         embedding, block, head: `EmbeddingConfig`, `BlockConfig` and `HeadConfig`: what published families vary.
@@ -119,7 +120,7 @@ class ViTConfig(ImageConfig):
     scan_layers: bool = field(default=False, metadata=about(runtime=True))
     token_merging: int = 0
     distilled: bool = field(default=False, metadata=about(defines=True))
-    attention: str = "global"
+    attention: str = field(default="global", metadata=about(defines=True))
     window: WindowConfig | None = None
     stem: ResNetConfig | FeatureMapConfig | None = None
     embedding: EmbeddingConfig = EmbeddingConfig()

@@ -3,6 +3,7 @@
 from keras_vit.layers.axial_block import AxialTransformerBlock
 from keras_vit.layers.axial_resnet import AxialAttention, AxialBottleneck, AxialStage
 from keras_vit.layers.bottleneck import BottleneckUnit, PreActivationUnit, ResNetStage, StdConv2D
+from keras_vit.layers.differential_attention import DifferentialSelfAttention
 from keras_vit.layers.embedding import AddPositionEmbs, ClassToken, PatchEncoder
 from keras_vit.layers.feature_pyramid import FeaturePyramid
 from keras_vit.layers.grid_attention import GridSelfAttention
@@ -22,6 +23,7 @@ __all__ = [
     "AxialTransformerBlock",
     "BottleneckUnit",
     "ClassToken",
+    "DifferentialSelfAttention",
     "DropPath",
     "FeaturePyramid",
     "GlobalAveragePooling",

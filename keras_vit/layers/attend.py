@@ -36,19 +36,19 @@ def check_positions(positions, names=None):
     return positions
 
 
-def with_even_length(tokens, positions, head_dim, training, dropout=None, with_scores=False):
+def with_even_length(tokens, positions, widths, training, dropout=None, with_scores=False):
     """Add a token if `attend` will need an even number of them, as the backward pass of cuDNN's kernel does.
 
     Args:
         tokens: (batch, tokens, dim), before their projection to queries, keys and values.
-        head_dim: width of each head.
+        widths: widths of the queries and of the values of each head.
         positions, training, dropout, with_scores: as in `attend`.
 
     Returns:
         The tokens, the positions, and a function that removes the added token from outputs (batch, tokens, ...).
     """
     length = tokens.shape[1]
-    is_used = training and _uses_kernel(tokens, (length, head_dim), positions, dropout, with_scores)
+    is_used = training and _uses_kernel(tokens, (length, *widths), positions, dropout, with_scores)
     if not is_used or length % 2 == 0:
         return tokens, positions, lambda outputs: outputs
     positions = {**positions, "length": length}
@@ -83,7 +83,7 @@ def attend(query, key, value, positions=None, training=None, dropout=None, with_
     # Scaling the query and not its product with the key avoids overflow in float16. In training, the query is scaled
     # where it is used, so that only the query itself is stored.
     scale = 1.0 / math.sqrt(value.shape[-1])
-    if _uses_kernel(value, value.shape[2:], positions, dropout, with_scores):
+    if _uses_kernel(value, (*query.shape[2:], value.shape[3]), positions, dropout, with_scores):
         return _by_kernel(query, key, value, scale, positions.get("length"))
     needs_all_weights = with_scores or dropout is not None or not terms.keys() <= {"sequence_ids"}
     if not (needs_all_weights or _is_at_once(query)):
@@ -265,9 +265,12 @@ def _scan(step, carry, count, dtype):
 
 
 def _uses_kernel(x, shape, positions, dropout, with_scores):
-    """Return whether cuDNN's kernel computes the attention of heads of this (tokens, head_dim), in the dtype of `x`."""
-    tokens, head_dim = shape
-    is_plain = dropout is None and not with_scores and positions.keys() <= {"rotary", "length"}
+    """Return whether cuDNN's kernel computes the attention for a shape, in the dtype of `x`.
+
+    The shape is (tokens, width of a head's queries, width of its values).
+    """
+    tokens, width, head_dim = shape
+    is_plain = dropout is None and not with_scores and positions.keys() <= {"rotary", "length"} and width == head_dim
     is_known = isinstance(tokens, int) and not keras.utils.is_keras_tensor(x)
     return is_plain and is_known and is_on_gpu() and _supports(keras.backend.standardize_dtype(x.dtype), head_dim)
 

@@ -1,6 +1,7 @@
 """Learned terms of attention logits for the offsets between tokens.
 
-RelativePositionBias of Swin and AttentionBias of BEiT are for 2-D offsets, RelativePositions of ViT for 1-D offsets.
+RelativePositionBias of Swin, AttentionBias of BEiT and RelativePositionMlp are for 2-D offsets; RelativePositions of
+ViT is for 1-D offsets.
 """
 
 import math
@@ -10,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.layers.base import head_width
+from keras_vit.layers.base import Layer, build_in_sequence, head_width
 from keras_vit.layers.position_grid import ResizedTables, resize_position_embedding, square_grid
 from keras_vit.typing import Tensor
 
@@ -111,6 +112,55 @@ class AttentionBias(RelativePositionBias):
     def compute_output_spec(self, tokens):
         length = 1 + math.prod(self.window_size)
         return keras.KerasTensor((self.num_heads, length, length), dtype=self._sum_dtype())
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class RelativePositionMlp(Layer):
+    """Return a bias per head and 2-D offset between query and key, which an MLP computes from the offset.
+
+    The MLP has one hidden layer with ReLU. Its input is sign(d) log(1 + |d|) for the offset d of rows and that of
+    columns, in patches (arXiv 2111.09883, Eq. 4), so that its weights fit any grid. The pairs of class tokens and
+    registers have a bias of 0. Pass it to `MultiHeadSelfAttention` or `TransformerBlock`.
+
+    Args:
+        window_size: (rows, columns) of the patch grid, or one integer for both.
+        num_heads: number of heads.
+        mlp_dim: width of the hidden layer.
+        num_prefix_tokens: number of class and register tokens at the start of the sequence.
+
+    Shapes:
+        (batch, num_prefix_tokens + patches, dim) -> (num_heads, tokens, tokens), float32, without a batch axis
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    own_checks = {"window_size": checks.check_pair}
+
+    def __init__(self, window_size, num_heads, mlp_dim=128, num_prefix_tokens=0, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+        self.configure(window_size=window_size, num_heads=num_heads, mlp_dim=mlp_dim)
+        self.configure(num_prefix_tokens=num_prefix_tokens)
+        own = {"dtype": keras.backend.result_type(self.variable_dtype, "float32")}
+        self.dense1 = keras.layers.Dense(self.mlp_dim, "relu", name="dense1", **own)
+        self.dense2 = keras.layers.Dense(self.num_heads, name="dense2", **own)
+
+    def build(self, input_shape):
+        sides = [np.arange(1 - side, side) for side in self.window_size]
+        offsets = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, 2)
+        self.logarithms = (np.sign(offsets) * np.log1p(np.abs(offsets))).astype("float32")
+        self.row_of_pair = _row_of_pair(self.window_size)
+        build_in_sequence(self.logarithms.shape, self.dense1, self.dense2)
+
+    def call(self, tokens):
+        table = ops.transpose(self.dense2(self.dense1(ops.convert_to_tensor(self.logarithms))))  # (heads, offsets)
+        patches, prefix = len(self.row_of_pair), self.num_prefix_tokens
+        bias = ops.reshape(ops.take(table, self.row_of_pair.ravel(), axis=1), (self.num_heads, patches, patches))
+        return ops.pad(bias, ((0, 0), (prefix, 0), (prefix, 0)))
+
+    def compute_output_spec(self, tokens):
+        length = self.num_prefix_tokens + math.prod(self.window_size)
+        return keras.KerasTensor((self.num_heads, length, length), dtype=self.dense2.compute_dtype)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

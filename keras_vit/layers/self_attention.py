@@ -27,8 +27,8 @@ class MultiHeadSelfAttention(Layer):
         qkv_bias: whether the fused projection has a bias.
         qk_norm: whether queries and keys are normalised over the channels of each head (arXiv 2302.05442).
         epsilon: epsilon of the norms.
-        block: `BlockConfig`; its `norm`, `bias`, `key_bias`, `attention_norm` and `rotary` apply here. None is the
-            default one.
+        block: `BlockConfig`; its `norm`, `bias`, `attention_bias`, `key_bias`, `attention_norm` and `rotary` apply
+            here. None is the default one.
 
     Shapes:
         (batch, tokens, dim) -> the same. The optional `positions` is a dict with any of: `relative_keys` (offsets,
@@ -44,6 +44,8 @@ class MultiHeadSelfAttention(Layer):
         ValueError: if a value is out of range; at build, if `num_heads` does not divide the width; in a call, if
             `positions` has other names.
     """
+
+    maps_per_head = 1  # of attention weights
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class MultiHeadSelfAttention(Layer):
         self.key_norm = norm("key_norm", head_shape) if self.qk_norm else absent
         self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout", shape=input_shape)
         self.output_norm = norm("output_norm", input_shape) if parts.attention_norm else absent
-        self.proj = self.dense(dim, "proj", shape=input_shape, use_bias=parts.bias)
+        self.proj = self.dense(dim, "proj", shape=input_shape, use_bias=parts.bias and parts.attention_bias)
 
     def call(
         self,
@@ -91,12 +93,13 @@ class MultiHeadSelfAttention(Layer):
         dim = tokens.shape[-1]
         dropout = self.dropout if training and self.dropout_rate else None
         form = {"training": training, "dropout": dropout, "with_scores": return_attention_scores}
-        tokens, positions, cut = with_even_length(tokens, check_positions(positions), dim // self.num_heads, **form)
+        widths = (dim // self.num_heads // self.maps_per_head, dim // self.num_heads)
+        tokens, positions, cut = with_even_length(tokens, check_positions(positions), widths, **form)
         # [q, k, v] = z U_qkv, Eq. 5
         query, key, value = self._heads(tokens, norm, training)
         query, key = self._with_positions(query, key, positions)
         # SA(z) = softmax(q k^T / sqrt(D_h)) v, Eqs. 6 and 7
-        attended = attend(query, key, value, positions, **form)
+        attended = self._attend(query, key, value, positions, **form)
         heads, *scores = attended if return_attention_scores else (attended,)
         # MSA(z) = [SA_1(z); ...; SA_k(z)] U_msa, Eq. 8
         heads = ops.reshape(heads, (-1, ops.shape(tokens)[1], dim))
@@ -120,6 +123,8 @@ class MultiHeadSelfAttention(Layer):
         if "rotary" not in positions:
             return query, key
         return (rotate(x, positions["rotary"], self.block.rotary) for x in (query, key))
+
+    _attend = staticmethod(attend)
 
     def compute_output_spec(self, tokens, *others, **keywords):
         if keywords.get("return_attention_scores") or keywords.get("return_keys"):

@@ -14,6 +14,7 @@ from keras_vit import checks
 from keras_vit.config import BlockConfig, WindowConfig
 from keras_vit.config.base import optional
 from keras_vit.layers.base import Layer, build_in_sequence
+from keras_vit.layers.differential_attention import DifferentialSelfAttention
 from keras_vit.layers.forms import absent, gelu, on_rows, project, recompute
 from keras_vit.layers.grid_attention import GridSelfAttention
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
@@ -175,6 +176,7 @@ class TransformerBlock(ResidualBlock):
         remat: what the backward pass computes again, see `ViTConfig`.
         block: `BlockConfig`, None for the default one.
         window, grid_size: as in `GridSelfAttention`, which then is the attention; None for global attention.
+        lambda_init: as in `DifferentialSelfAttention`, which then is the attention; None for another one.
 
     Shapes:
         (batch, tokens, dim), and optionally a dict `positions` as in `MultiHeadSelfAttention` or `GridSelfAttention` ->
@@ -203,19 +205,22 @@ class TransformerBlock(ResidualBlock):
         block: BlockConfig | None = None,
         window: WindowConfig | None = None,
         grid_size: Size | None = None,
+        lambda_init: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.configure(num_heads=num_heads, mlp_dim=mlp_dim, gelu=gelu, epsilon=epsilon, remat=remat, block=block)
-        self.configure(window=window, grid_size=grid_size, qkv_bias=qkv_bias, qk_norm=qk_norm)
+        self.configure(window=window, grid_size=grid_size, qkv_bias=qkv_bias, qk_norm=qk_norm, lambda_init=lambda_init)
         self.configure(dropout_rate=dropout_rate, attention_dropout_rate=attention_dropout_rate)
         self.configure(drop_path_rate=drop_path_rate, layer_scale_init=layer_scale_init)
         self.norm1 = self.make_norm(self.block.norm, self.epsilon, "norm1")
         attention = (num_heads, attention_dropout_rate, qkv_bias, qk_norm, epsilon, self.block)
-        if self.window is None:
-            self.attention = self.sublayer(MultiHeadSelfAttention, *attention, name="attention")
-        else:
+        if self.window is not None:
             self.attention = self.sublayer(GridSelfAttention, self.grid_size, self.window, *attention, name="attention")
+        elif self.lambda_init is not None:
+            self.attention = self.sublayer(DifferentialSelfAttention, self.lambda_init, *attention, name="attention")
+        else:
+            self.attention = self.sublayer(MultiHeadSelfAttention, *attention, name="attention")
         self.make_parts()
 
     def build(self, input_shape):
@@ -284,7 +289,7 @@ def _post_norm(block, z, positions, training):
 
 
 def _parallel(block, z, positions, training):
-    """x + attention(norm(x)) + mlp(norm(x)) (arXiv 2302.05442)"""
+    """x + (attention(norm(x)) + mlp(norm(x))), whose sum LayerScale multiplies (arXiv 2302.05442)"""
     normed, mlp = block.norm1(z), partial(block.mlp, training=training)
     branch = block.attention_branch(normed, positions, training) + on_rows(mlp, normed)
     return block.add_attention(z, branch, training)

@@ -11,7 +11,7 @@ from keras_vit.layers.swin_block import PatchMerging, SwinBlock
 from keras_vit.models.base import ImageModel, make_head
 
 # fields of the config that are arguments of every block
-_OF_EACH_BLOCK = ("window_size", "dropout_rate", "qkv_bias", "gelu", "epsilon", "dtype")
+_OF_EACH_BLOCK = ("dropout_rate", "qkv_bias", "gelu", "epsilon", "dtype")
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -70,4 +70,4 @@ def _blocks(config, stage):
         arguments = {name: getattr(config, name) for name in _OF_EACH_BLOCK}
         arguments |= {"shifted": index % 2 == 1, "drop_path_rate": float(rates[index])}
         arguments["name"] = f"stage_{stage + 1}_block_{index:02d}"
-        yield SwinBlock(config.num_heads[stage], config.mlp_dim(stage), **arguments)
+        yield SwinBlock(config.num_heads[stage], config.mlp_dim(stage), config.window_sizes[stage], **arguments)

@@ -21,7 +21,7 @@ from keras_vit.layers.base import NORM_LAYERS
 from keras_vit.layers.forms import is_compiled_by_jax
 from keras_vit.layers.patches import PatchCoordinates, PatchMap, PatchPlaces, RepeatedPrefix
 from keras_vit.layers.pooling import POOLINGS
-from keras_vit.layers.position_bias import AttentionBias, RelativePositions
+from keras_vit.layers.position_bias import AttentionBias, RelativePositionMlp, RelativePositions
 from keras_vit.layers.rotary import MixedRotaryEmbedding, RotaryEmbedding
 from keras_vit.layers.token_merging import MergingTransformerBlock, TokenUnmerging
 from keras_vit.logs import LOGGER
@@ -278,17 +278,21 @@ def _add_positions(layer, coordinates, tokens, positions):
 
 
 # position layer -> name of its output in the positions of the attention
-_IN_POSITIONS = {RelativePositions: "relative_keys", AttentionBias: "attention_bias"}
+_IN_POSITIONS = {
+    RelativePositions: "relative_keys",
+    AttentionBias: "attention_bias",
+    RelativePositionMlp: "attention_bias",
+}
 
 
 def _position_layers(config):
     """Return the position layer before each block, None before a block that adds none (appendix D.4, Table 8)."""
     if config.position_placement == "every":
-        first = "_00" if config.position_embedding == "relative_2d" else ""
+        first = "_00" if config.position_embedding in ("relative_2d", "relative_mlp") else ""
         return [_position_layer(config, f"_{index:02d}" if index else first) for index in range(config.num_layers)]
     layer, others = _position_layer(config, ""), config.num_layers - 1
     # all blocks share the output of a relative layer
-    if config.position_placement == "stem" or config.position_embedding in ("relative", "relative_2d"):
+    if config.position_placement == "stem" or config.position_embedding.startswith("relative"):
         return [layer] + [None] * others
     return [layer] * (1 + others)
 
@@ -301,6 +305,10 @@ def _position_layer(config, suffix):
     resize = config.embedding.resize
     if config.position_embedding == "relative_2d":
         return AttentionBias(config.grid_size, config.num_heads, resize, name=f"attention_bias{suffix}", **common)
+    if config.position_embedding == "relative_mlp":
+        arguments = config.grid_size, config.num_heads, config.embedding.position_mlp_dim or 128
+        name = f"attention_bias{suffix}"
+        return RelativePositionMlp(*arguments, config.num_prefix_tokens, name=name, **common)
     placed = config.num_position_rows  # class tokens with a position; the other prefix tokens count as registers
     sequence = (config.table_grid, placed, config.num_prefix_tokens - placed)
     common |= {name: getattr(config.embedding, name) for name in ("square_positions", "position_init")}
@@ -332,6 +340,8 @@ def _block(config, index):
     arguments["name"] = f"block_{index:02d}"
     if config.attention == "axial":
         return AxialTransformerBlock(config.grid_size, **arguments)
+    if config.attention == "differential":
+        arguments["lambda_init"] = 0.8 - 0.6 * math.exp(-0.3 * index)  # arXiv 2410.05258, section 2.1
     if config.window is not None:
         is_global = index in config.window.global_blocks
         window = config.window.replace(global_blocks=(), **({"size": None} if is_global else {}))

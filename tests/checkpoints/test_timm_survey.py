@@ -19,7 +19,7 @@ from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.resolve import resolve
 
 _ACTIVATIONS = {"GELU:none": "erf", "GELUTanh": "tanh", "QuickGELU": "quick"}
-_IDENTIFIED = 446  # of 485
+_IDENTIFIED = 477  # of 485
 # 24 heads; other giants have 16
 _GIANTS = ["vit_giant_patch14_dinov2.lvd142m", "vit_giant_patch14_reg4_dinov2.lvd142m"]
 # other widths than those of most files

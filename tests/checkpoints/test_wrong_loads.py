@@ -186,11 +186,11 @@ FOLDERS = [
     ("huggingface", {"model_type": "segformer"}, "model_type must be one of 'vit', 'deit', .*; got 'segformer'"),
     ("huggingface", {"model_type": "beit"}, "num_heads=12; the model has 2"),  # the default of transformers
     ("huggingface", {**HF, "model_type": "dinov3_vit", "key_bias": True}, "block.rotary.kind='dinov3'; the model has"),
-    ("timm", {"architecture": "vit_base_patch16_rpn_224"}, "must be one .* got 'vit_base_patch16_rpn_224'"),
+    ("timm", {"architecture": "vit_base_patch16_rpn_224"}, "block.order='post_norm'; the model has 'pre_norm'"),
     ("timm", {"architecture": "vit_base_patch16_xp_224"}, "architecture must be one"),
     ("timm", {"architecture": "vit_small_patch16_36x1_224"}, "architecture must be one"),
     ("timm", {"architecture": "vit_base_patch16_clip_quickgelu_224"}, "gelu='quick'|num_heads=12"),
-    ("timm", {"architecture": "vit_relpos_base_patch16_224"}, "architecture must be one"),
+    ("timm", {"architecture": "vit_relpos_base_patch16_224"}, "position_embedding='relative_mlp'; the model"),
     ("timm", {"architecture": "beit_base_patch16_224"}, "beit_base_patch16_224 has hidden_dim=768, which the file"),
     ("timm", {"architecture": "vit_tiny_patch4_16"}, "assumed, as the file does not state them: num_heads=2"),
     ("timm", {"model_args": {"num_heads": 4}}, "num_heads=4; the model has 2"),

@@ -16,6 +16,8 @@ NECK = {"head.neck": 8, "pooling": "gap", "norm_position": "none"}
 PACKED, ROOT = {**ANY, "embedding.images_per_sequence": 3}, {"stem": ResNetConfig(stage_sizes=()), "patch_size": 2}
 OFFSETS = {"position_embedding": "relative", "position_placement": "every"}
 BEIT = {**OFFSETS, "position_embedding": "relative_2d"}
+MLP_OFFSETS = {**OFFSETS, "position_embedding": "relative_mlp"}
+DIFFERENTIAL = {"attention": "differential"}
 BLOCKS = {"pooling": "token_gap", "head.num_blocks": 2}
 DROPPED, MERGED, SCANNED = {"embedding.patch_drop_rate": 0.5}, {"token_merging": 2}, {"scan_layers": True}
 AXIAL, DISTILLED, WINDOW = {"attention": "axial", **GAP}, {"distilled": True}, {"window": {"size": 2}, **GAP}
@@ -31,6 +33,7 @@ CASES = {
         ({**GRID, **AXIAL}, {"attention": "global"}),
         ({**GRID, **OFFSETS}, {"position_embedding": "learned"}),
         ({**GRID, **BEIT}, {"embedding.position_grid": None}),
+        ({**GRID, **MLP_OFFSETS}, {"embedding.position_grid": None}),
     ],
     "images": [
         ({**PACKED, "embedding.kernel_size": 4}, {"embedding.kernel_size": None}),
@@ -63,6 +66,7 @@ CASES = {
     "block_positions": [
         ({"position_embedding": "relative"}, {"position_placement": "every"}),
         ({"position_embedding": "relative_2d"}, {"position_embedding": "learned"}),
+        ({"position_embedding": "relative_mlp"}, {"position_placement": "shared"}),
     ],
     "scanned_positions": [({**SCANNED, "position_placement": "shared"}, {"position_placement": "stem"})],
     "class_token": [
@@ -111,12 +115,20 @@ CASES = {
     "same_tokens": [({**MERGED, **SCANNED}, {"scan_layers": False}), ({**MERGED, **BLOCKS}, {"token_merging": 0})],
     "whole_sequence": [
         ({**AXIAL, **OFFSETS}, {"attention": "global"}),
+        ({**AXIAL, **MLP_OFFSETS}, {"attention": "global"}),
         ({**AXIAL, **PE}, {"block.rotary": None}),
         ({**AXIAL, "window": {}}, {"attention": "global"}),
         ({**WINDOW, **OFFSETS}, {"window": None}),
         ({**WINDOW, **PE}, {"block.rotary": None}),
     ],
+    "whole_heads": [
+        ({**DIFFERENTIAL, **OFFSETS}, {"attention": "global"}),
+        ({**DIFFERENTIAL, **PE}, {"block.rotary": None}),
+        ({**DIFFERENTIAL, "qk_norm": True}, {"qk_norm": False}),
+        ({**DIFFERENTIAL, **WINDOW}, {"window": None}),
+    ],
     "equal_blocks": [
+        ({**SCANNED, **DIFFERENTIAL}, {"attention": "global"}),
         ({**SCANNED, "drop_path_rate": 0.1}, {"drop_path_rate": 0.0}),
         ({**SCANNED, **WINDOW}, {"window": None}),
         ({**SCANNED, **OFFSETS}, {"position_placement": "shared"}),
@@ -125,7 +137,6 @@ CASES = {
     "pre_norm": [
         ({**MERGED, "block.order": order}, {"block.order": "pre_norm"}) for order in ("post_norm", "parallel")
     ],
-    "two_branches": [({"layer_scale_init": 0.1, "block.order": "parallel"}, {"block.order": "post_norm"})],
     "one_vector": [
         ({"pooling": name, "norm_position": "after_pooling"}, {"norm_position": "before_pooling"})
         for name in ("unpooled", "token_unpooled")

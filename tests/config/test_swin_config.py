@@ -72,7 +72,9 @@ INTEGER = "must be an integer of at least 1"
     ("changes", "message"),
     [
         ({"embed_dim": 0}, f"embed_dim {INTEGER}; got embed_dim=0"),
-        ({"window_size": (7, 7)}, f"window_size {INTEGER}; got window_size=(7, 7)"),
+        ({"window_size": (7, 7, 7)}, "window_size must be one number, or one per stage; got window_size=(7, 7, 7)"),
+        ({"window_size": (7, 0)}, f"window_size[1] {INTEGER}; got window_size[1]=0"),
+        ({"window_size": 0}, f"window_size {INTEGER}; got window_size=0"),
         ({"patch_size": 0}, "patch_size must be one positive integer or a pair"),
         ({"depths": 2}, "depths must be a sequence of integers; got depths=2"),
         ({"depths": (2, 0)}, f"depths[1] {INTEGER}; got depths[1]=0"),

@@ -218,7 +218,7 @@ def check_tables(site):
 
 def check_models(site):
     """Every model, family, file, name and golden case is on a page, and the diagrams show the published parts."""
-    tables = ("all", "weights", "names", "timm_files")
+    tables = ("all", "weights", "names", "timm_files", "transformers_files", "field_files")
     pages = {path.parts[1]: page for path, page in site.items() if path.parts[0] == "models" and len(path.parts) == 3}
     families = {name: page for name, page in pages.items() if name not in tables}
     assert {f"{name}/" for name in pages} <= set(_page(site, "models").links)

@@ -1,4 +1,4 @@
-"""Biases of attention logits: RelativePositionBias of Swin, and AttentionBias of BEiT with its class token."""
+"""Biases of attention logits: RelativePositionBias of Swin, AttentionBias of BEiT with its class token, and the MLP."""
 
 import math
 
@@ -10,7 +10,7 @@ from faults import for_each
 from scipy.interpolate import RectBivariateSpline, RegularGridInterpolator
 
 from keras_vit.layers import TransformerBlock
-from keras_vit.layers.position_bias import AttentionBias, RelativePositionBias
+from keras_vit.layers.position_bias import AttentionBias, RelativePositionBias, RelativePositionMlp
 
 # torch.nn.functional.interpolate(..., mode="bicubic", align_corners=False) of arange(15) ** 2 / 10, 3 x 5 -> 5 x 3
 BICUBIC = [
@@ -228,3 +228,27 @@ def beit_offsets(old, new):
         places.append(current)
         current += ratio ** (index + 1)
     return np.array([-place for place in reversed(places)] + [0.0] + places)
+
+
+@pytest.mark.parametrize("prefix", [0, 2])
+def test_the_mlp_maps_logarithms_of_offsets_to_biases(prefix, randomise):
+    """arXiv 2111.09883, Eq. 4, pair by pair in NumPy."""
+    layer = RelativePositionMlp((2, 3), 4, mlp_dim=5, num_prefix_tokens=prefix)
+    layer.build((None, prefix + 6, 8))
+    weights = randomise(layer)
+    found = keras.ops.convert_to_numpy(layer(np.zeros((1, prefix + 6, 8), "float32")))
+    expected = np.zeros((4, prefix + 6, prefix + 6))
+    for query, key in np.ndindex(6, 6):
+        offset = np.array([query // 3 - key // 3, query % 3 - key % 3])
+        logarithms = np.sign(offset) * np.log(1 + np.abs(offset))
+        hidden = np.maximum(logarithms @ weights["dense1/kernel"] + weights["dense1/bias"], 0)
+        expected[:, prefix + query, prefix + key] = hidden @ weights["dense2/kernel"] + weights["dense2/bias"]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16"])
+def test_the_mlp_computes_in_float32(dtype):
+    layer = RelativePositionMlp(2, 3, dtype=dtype)
+    tokens = keras.KerasTensor((None, 4, 6), layer.compute_dtype)
+    assert (layer(tokens).shape, layer(tokens).dtype) == ((3, 4, 4), "float32")
+    assert keras.backend.standardize_dtype(layer(keras.ops.zeros((1, 4, 6))).dtype) == "float32"

@@ -99,8 +99,10 @@ def _pieces(name, entry, entries, layout):
     if cut is None or not entry.shape:
         yield name, entry
         return
-    length, stem = entry.shape[0], entry.name.rpartition(".")[0]
-    if isinstance(cut, str):  # "mlp, query, key, value"
+    length, stem, sign = entry.shape[0], entry.name.rpartition(".")[0], "#"
+    if cut == "attention, mlp":
+        sign, ends = "%", [length, entry.shape[-1]]
+    elif isinstance(cut, str):  # "mlp, query, key, value"
         width = entries[f"{stem}.weight"].shape[-1] if f"{stem}.weight" in entries else 0
         ends = [length - 3 * width, length - 2 * width, length - width, length]
     else:
@@ -109,14 +111,15 @@ def _pieces(name, entry, entries, layout):
         ends = [length // cut * (index + 1) for index in range(cut)]
     mask = entries.get(f"{entry.name}_mask")
     for index, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        part = np.s_[:, start:end] if sign == "%" else np.s_[start:end]
 
-        def read(start=start, end=end):
-            array = entry.read()[start:end]
-            return array if mask is None else array * mask.read()[start:end]
+        def read(part=part):
+            array = entry.read()[part]
+            return array if mask is None else array * mask.read()[part]
 
-        piece = f"{name}#{index}"
+        piece, shape = f"{name}{sign}{index}", np.broadcast_to(0.0, entry.shape)[part].shape
         if layout.ignored is None or not re.search(layout.ignored, piece):
-            yield piece, Entry(entry.name, (end - start, *entry.shape[1:]), entry.dtype, read)
+            yield piece, Entry(entry.name, shape, entry.dtype, read)
 
 
 def _unstack(name, entry):

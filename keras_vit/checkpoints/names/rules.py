@@ -48,7 +48,8 @@ class Layout:
             arrays; the report names it.
         cuts: dict from a regular expression of arrays to the number of equal pieces that they are cut into along their
             first axis; the pieces of `NAME` are `NAME#0` and so on. `mlp, query, key, value` stands for four pieces of
-            which the last three are square.
+            which the last three are square, `attention, mlp` for `NAME%0`, which is square, and `NAME%1` along the
+            second axis.
         masked: regular expression of the biases of keys, which most of these files mask; if all are zero, the model has
             none (`block.key_bias` is False), unless the file states that it has.
         ranks: dict from a regular expression of position tables and class tokens to their rank in the file. Tables of

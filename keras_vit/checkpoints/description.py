@@ -1,0 +1,37 @@
+"""Description: what `keras_vit.describe` returns of a weights file."""
+
+import dataclasses
+from collections.abc import Mapping
+
+from keras_vit.config import ImageConfig, Preprocessing
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Description:
+    """Describe what a weights file holds, without its weights.
+
+    Attributes:
+        variant: name of the variant that it belongs to, None if its sizes are not published.
+        family: name of the published family, None for models of the paper and plain ones.
+        licence: licence of the published weights of the family, or None.
+        layout: whose names its arrays have, such as `timm`.
+        config: config of the model that `load` builds.
+        sources: dict from fields of the config to what their values are from.
+        unused: dict from the names of arrays that `load` does not read to the reason.
+        preprocessing: `Preprocessing` of its images, None if nothing states it.
+        labels: class names of its head, or None.
+        timm_file: name of the file in timm, such as `vit_base_patch16_224.augreg_in21k`, or None.
+        notes: tuple of strings, such as what else fits.
+    """
+
+    variant: str | None
+    family: str | None
+    licence: str | None
+    layout: str
+    config: ImageConfig
+    sources: Mapping[str, str]
+    unused: Mapping[str, str]
+    preprocessing: Preprocessing | None
+    labels: tuple[str, ...] | None
+    timm_file: str | None
+    notes: tuple[str, ...]
