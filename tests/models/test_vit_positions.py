@@ -12,7 +12,8 @@ import keras_vit
 from keras_vit.config.needs import values_of
 
 COMBINATIONS = list(itertools.product(values_of("position_embedding"), values_of("position_placement")))
-ILLEGAL = [("relative", "stem"), ("relative_2d", "stem"), ("none", "every"), ("none", "shared")]
+ILLEGAL = [(name, "stem") for name in ("relative", "relative_2d", "relative_mlp")]
+ILLEGAL += [("none", "every"), ("none", "shared")]
 LEGAL = [pair for pair in COMBINATIONS if pair not in ILLEGAL]
 
 # (embedding, placement) -> names of the layers of positions, and numbers of positions they learn for 16 patches and
@@ -36,6 +37,9 @@ LAYERS = {
     # one bias per head (2) and offset, and three with the class token
     ("relative_2d", "every"): (["attention_bias_00", "attention_bias_01"], 2 * 2 * (7 * 7 + 3)),
     ("relative_2d", "shared"): (["attention_bias"], 2 * (7 * 7 + 3)),
+    # an MLP from 2 values to 128 and a bias per head (2)
+    ("relative_mlp", "every"): (["attention_bias_00", "attention_bias_01"], 2 * (3 * 128 + 129 * 2)),
+    ("relative_mlp", "shared"): (["attention_bias"], 3 * 128 + 129 * 2),
     ("relative", "every"): (["relative_positions", "relative_positions_01"], 2 * 31 * 8),
     ("relative", "shared"): (["relative_positions"], 31 * 8),
     ("none", "stem"): (["position_embs"], 0),
@@ -45,7 +49,7 @@ MORE = {("learned", "shared"), ("learned_2d", "stem"), ("learned_2d", "shared"),
 MORE |= {("sincos2d_mae", "every"), ("sincos2d_mae", "shared"), ("relative_2d", "shared")}
 MORE |= {("sincos2d", "shared"), ("sincos2d", "stem"), ("relative", "shared"), ("learned", "every"), ("none", "stem")}
 MORE |= {("learned_2d", "every"), ("sincos2d_mae", "stem"), ("factorized", "every"), ("factorized", "shared")}
-MORE |= {("factorized", "stem"), ("learned", "stem"), ("relative_2d", "every")}
+MORE |= {("factorized", "stem"), ("learned", "stem"), ("relative_2d", "every"), ("relative_mlp", "every")}
 
 
 @pytest.mark.parametrize(
