@@ -39,16 +39,24 @@ from keras_vit.explanation import Explanation as Explanation
 from keras_vit.explanation import explain as explain
 from keras_vit.layers import *  # noqa: F403 - its __all__ lists the public layers
 from keras_vit.layers.position_grid import resize_position_embedding as resize_position_embedding
+from keras_vit.models import DPT as DPT
+from keras_vit.models import OWL as OWL
+from keras_vit.models import SAM as SAM
+from keras_vit.models import YOLOS as YOLOS
 from keras_vit.models import AxialResNet as AxialResNet
 from keras_vit.models import BiTResNet as BiTResNet
+from keras_vit.models import CLIPSeg as CLIPSeg
 from keras_vit.models import Distiller as Distiller
+from keras_vit.models import EoMT as EoMT
 from keras_vit.models import LoraReport as LoraReport
 from keras_vit.models import MaskedAutoencoder as MaskedAutoencoder
 from keras_vit.models import MaskedPatchPrediction as MaskedPatchPrediction
 from keras_vit.models import Model as Model
 from keras_vit.models import SelfDistillation as SelfDistillation
 from keras_vit.models import SwinTransformer as SwinTransformer
+from keras_vit.models import TaskModel as TaskModel
 from keras_vit.models import VisionTransformer as VisionTransformer
+from keras_vit.models import ViTPose as ViTPose
 from keras_vit.models import add_lora as add_lora
 from keras_vit.models import clone as clone
 from keras_vit.models import feature_extractor as feature_extractor

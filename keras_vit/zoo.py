@@ -4,6 +4,7 @@ import dataclasses
 import fnmatch
 import functools
 import inspect
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar, cast
@@ -19,11 +20,12 @@ from keras_vit.checkpoints.match import make_plan
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import BEST, aliases_of, list_releases
 from keras_vit.checkpoints.resolve import resolve
+from keras_vit.checkpoints.task_files import build_task, encoder_of, whole_of
 from keras_vit.compat.initial_values import build_at_once, build_deferred
 from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.base import NESTED, flattened
 from keras_vit.config.preprocessing import suited
-from keras_vit.models import MODELS, build_model
+from keras_vit.models import MODELS, TaskModel, build_model
 from keras_vit.models.base import ImageModel
 from keras_vit.models.derived import OPEN_SIZES
 from keras_vit.models.derived import resize as resize_model
@@ -120,6 +122,10 @@ def _or_for_any_size(build: BuildT) -> BuildT:
         if image_size not in OPEN_SIZES:
             return build(*args, image_size=image_size, **arguments)
         model = build(*args, image_size="file", **arguments)  # `record_on` sets its max_tokens and table_method
+        if isinstance(model, TaskModel):
+            if image_size == "any" and model.config.fixed_size is None:
+                return model
+            raise ValueError(f"image_size must be a size or 'auto' for {model.name}; got {image_size!r}")
         pad, most = bool(model.config.field("embedding.pad")), model.max_tokens if image_size == "native" else None
         return resize_model(model, image_size, model.table_method or "auto", pad, max_tokens=most)
 
@@ -192,6 +198,11 @@ def create_model(
     fields = {**found.arguments, **fields}
     wanted = row.config(image_size=size or row.image_size, **fields)  # checks them before a download
     evidence = read_evidence(open_checkpoint(fetch(found)), wanted.network)
+    if evidence.task is not None:
+        raise ValueError(
+            f"weights must be those of a {variant}; {str(evidence.checkpoint.path)!r} holds a task model "
+            f"({evidence.task}): keras_vit.load({os.fspath(weights)!r}) opens it"
+        )
     if not evidence.head_arrays:  # a file without a head gets a new one
         fields = {"include_top": wanted.include_top, **fields}
     resolved = resolve(evidence, variant, {"image_size": size, **fields}, found.release)
@@ -248,6 +259,11 @@ def load(
     if str(path).endswith(".keras"):
         return load_whole(path, {"variant": variant, "resize": None if resize == "auto" else resize, **about, **fields})
     evidence, resolved = _resolved(load, path, variant, fields)
+    evidence = whole_of(evidence)
+    if evidence.task is not None:
+        if fields["image_size"] is None:
+            resolved = dataclasses.replace(resolved, config=encoder_of(resolved.config, evidence.task, evidence.layout))
+        return build_task(resolved, evidence, resize, **about)
     return build_loaded(resolved, evidence, resize, **about)
 
 

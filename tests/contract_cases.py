@@ -215,6 +215,7 @@ CASES = (
             {"patch_size": (3, 4), "hidden_dim": 7, "use_bias": False, "pad": True},
             {"patch_size": (2, 3), "hidden_dim": 7, "kernel_size": (4, 5)},
             {"patch_size": (2, 3), "hidden_dim": 7, "whole_patches": True},
+            {"patch_size": (2, 3), "hidden_dim": 7, "patch_padding": 1},
         ],
         (4, 9, 3),
     ),

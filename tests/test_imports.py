@@ -28,6 +28,7 @@ LEVELS = (
     ("autoencoders",),
     ("data",),
     ("evaluation", "analysis"),
+    ("tasks",),
     ("explanation", "training", "serving"),
     ("demo",),
     ("cli",),
@@ -46,6 +47,7 @@ WITHOUT_TENSORFLOW = (
     "zoo",
     "autoencoders",
     "analysis",
+    "tasks",
 )
 WITH_FORMS_FOR_TENSORFLOW = ("keras_vit.layers.attend", "keras_vit.layers.forms")  # which is imported in functions
 STANDARD_LIBRARY_ONLY = (  # `--help`, `doctor` and `completion` do not wait for Keras

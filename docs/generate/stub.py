@@ -78,7 +78,7 @@ def _imports():
 
 
 def _order(name):
-    return not name.isupper(), not name[0].isupper(), name
+    return not name.isupper(), not name[0].isupper(), name.lower()
 
 
 def _parameter(parameter, has_family):

@@ -11,7 +11,7 @@ from keras_vit.models import ImageModel
 
 # Inferno by Nathaniel J. Smith and Stefan van der Walt (github.com/BIDS/colormap, CC0 1.0), at every tenth from 0 to
 # 0.9. It is perceptually uniform, also for colour-blind readers; the last tenth fades to white and is not used.
-_SCALE = ("000004", "160b39", "420a68", "6a176e", "932667", "bc3754", "dd513a", "f37819", "fca50a", "f6d746")
+SCALE = ("000004", "160b39", "420a68", "6a176e", "932667", "bc3754", "dd513a", "f37819", "fca50a", "f6d746")
 _LUMA = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
 _COLOUR = (0.55, 0.75)  # share of the colour at minimum and maximum attention; the rest is the image
 _BLACK = 0.3  # black becomes this grey; white stays white
@@ -75,7 +75,7 @@ def heat_map(
     heat = enlarge(attention, image.shape[:2], smooth=smooth, quantile=quantile)
     grey = 255 * _BLACK + (1 - _BLACK) * (image @ np.array(_LUMA))
     share = np.interp(heat, (0, 1), _COLOUR)[..., None]
-    anchors = np.array([list(bytes.fromhex(colour)) for colour in _SCALE])
+    anchors = np.array([list(bytes.fromhex(colour)) for colour in SCALE])
     places = np.linspace(0, 1, len(anchors))
     colours = np.stack([np.interp(heat, places, channel) for channel in anchors.T], -1)
     return np.rint(share * colours + (1 - share) * grey[..., None]).astype("uint8")

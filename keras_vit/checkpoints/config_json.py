@@ -9,6 +9,7 @@ from keras_vit.checkpoints.config_keys import KEYS, checked, flag, one_of
 from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.checkpoints.image_processors import (
     huggingface_preprocessing,
+    task_preprocessing,
     timm_preprocessing,
     torchvision_preprocessing,
 )
@@ -45,6 +46,7 @@ class Stated:
         timm_file: name of the file in timm, `architecture.tag`, or None.
         image_size: (height, width) in pixels, or None.
         saved_config: the whole config that our metadata states, or None.
+        task: model type of a task model in transformers, or None.
     """
 
     stated: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -57,6 +59,7 @@ class Stated:
     timm_file: str | None = None
     image_size: tuple | None = None
     saved_config: ImageConfig | None = None
+    task: str | None = None
 
 
 def read_stated(checkpoint, network, library):
@@ -91,7 +94,11 @@ def read_stated(checkpoint, network, library):
     if processor is not None:
         with named(repr(str(path.parent / (PROCESSOR if "image_processor" in processor else IMAGE_PROCESSOR)))):
             processor_class = HF_TYPES.get((values or {}).get("model_type"), {}).get("processor")
-            of_processor = huggingface_preprocessing(processor.get("image_processor", processor), processor_class)
+            values_of_images = processor.get("image_processor", processor)
+            if theirs.task is None:
+                of_processor = huggingface_preprocessing(values_of_images, processor_class)
+            else:
+                of_processor = task_preprocessing(values_of_images)
             preprocessing = preprocessing or of_processor
     with named(f"the metadata of {str(path)!r}"):
         ours = from_text(checkpoint.metadata.get(KEY), str(path))
@@ -169,6 +176,10 @@ def _read_huggingface(values, network):
     if model_type not in known:
         raise ValueError(f"model_type must be one of {', '.join(map(repr, known)) or None}; got {model_type!r}")
     row, labels = HF_TYPES[model_type], _labels("id2label", values.get("id2label"))
+    if "task" in row or "encoder" in row:
+        encoder = values[row["encoder"]] if "encoder" in row else {**values, "model_type": row["task"]}
+        of_encoder = _read_huggingface(encoder, network)
+        return dataclasses.replace(of_encoder, task=model_type, labels=labels, notes=())
     values = values["vision_config"] if isinstance(values.get("vision_config"), dict) else values
     values = {**row.get("defaults", {}), **values}
     fields, unread = checked(values, KEYS[row["dialect"]])

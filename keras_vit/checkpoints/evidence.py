@@ -40,7 +40,7 @@ class Evidence(Stated):
     """What a weights file says about its model: what it states, and what its arrays show.
 
     It has the attributes of `Stated` (`stated`, `stored_grid`, `labels`, `preprocessing`, `notes`, `published`,
-    `timm_name`, `timm_file`, `image_size`, `saved_config`); axes of position tables also show `stored_grid`.
+    `timm_name`, `timm_file`, `image_size`, `saved_config`, `task`); axes of position tables also show `stored_grid`.
 
     Attributes:
         checkpoint: the open `Checkpoint`.

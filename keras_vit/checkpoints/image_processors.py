@@ -76,6 +76,25 @@ def huggingface_preprocessing(values, class_name=None):
     )
 
 
+def task_preprocessing(values):
+    """Return what an image processor of a task model states of the pixels: interpolation, mean, std, and a fixed size.
+
+    The rule by which the size of an image follows from its aspect ratio is that of `keras_vit.tasks`.
+
+    Args:
+        values: its JSON.
+    """
+    size = values.get("size") or {}
+    size = {"height": size, "width": size} if isinstance(size, int) else size
+    shortest = size.get("shortest_edge") or size.get("longest_edge") or 224
+    statistics = {name: tuple(values[f"image_{name}"]) for name in ("mean", "std") if values.get(f"image_{name}")}
+    return Preprocessing(
+        size=(size.get("height") or shortest, size.get("width") or shortest),
+        interpolation=one_of("resample", values.get("resample", 2), HF_INTERPOLATIONS),
+        **statistics,
+    )
+
+
 def _is_padded(values):
     """Return whether images keep their aspect ratio inside a padded square."""
     return isinstance(values.get("size"), dict) and "longest_edge" in values["size"]

@@ -74,12 +74,12 @@ def _remat(name, value):
 
 _NAMES: dict[Check, str] = {
     checks.check_integer: "bottleneck_dim channels context_length embed_dim epochs filters hidden_dim "
-    "images_per_sequence map_heads map_mlp_dim max_tokens mlp_dim neck num_blocks num_heads num_layers num_units "
-    "out_dim position_mlp_dim projection projection_dim representation_size steps_per_epoch strides vocab_size width "
-    "window_size",
+    "images_per_sequence map_heads map_mlp_dim max_tokens mlp_dim neck num_blocks num_heads num_layers num_tokens "
+    "num_units out_dim position_mlp_dim projection projection_dim representation_size steps_per_epoch strides "
+    "vocab_size width window_size",
     functools.partial(
         checks.check_integer, minimum=0
-    ): "freeze_epochs index num_class_tokens num_prefix_tokens num_registers token_merging warmup_epochs",
+    ): "freeze_epochs index num_class_tokens num_prefix_tokens num_registers patch_padding token_merging warmup_epochs",
     optional(functools.partial(checks.check_integer, minimum=0)): "seed",
     checks.check_integers: "depths prediction_shape stage_sizes",
     checks.check_indices: "global_blocks",
@@ -88,11 +88,11 @@ _NAMES: dict[Check, str] = {
     optional(checks.check_rate): "center_momentum lambda_init",
     checks.check_epsilon: "epsilon gn_epsilon std_epsilon",
     checks.check_positive: "init mlp_ratio student_temperature teacher_temperature warmup_temperature width_factor",
-    optional(checks.check_positive): "layer_scale_init",
-    checks.check_flag: "attention_bias attention_norm bias causal class_position class_token distilled gated in_model "
-    "include_preprocessing include_top is_window key_bias map_prefix mlp_norm norm_last_layer normalize pad patch_bias "
-    "patch_norm pre_norm projection_bias qk_norm qkv_bias relative_positions scan_layers shifted square_positions "
-    "use_bias whole_patches",
+    optional(checks.check_positive): "layer_scale_init max_depth",
+    checks.check_flag: "attention_bias attention_norm batch_norm bias causal class_position class_token distilled "
+    "gated in_model include_preprocessing include_top is_window key_bias map_prefix mlp_norm norm_last_layer "
+    "normalize pad patch_bias patch_norm pre_norm projection_bias qk_norm qkv_bias relative_positions scan_layers "
+    "shifted square_positions use_bias whole_patches",
     checks.check_string: "classifier_activation name",
     one_of(("deviation", "variance")): "epsilon_form std_form",
 }

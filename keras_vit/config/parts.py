@@ -74,6 +74,8 @@ class EmbeddingConfig(Config):
         pad: whether images that the patch size does not divide are padded with zeros at the bottom and at the right to
             a multiple of it. No patch consists only of padding. With False, their last rows and columns of pixels,
             which fill no patch, are not used, as in the code of ViT, big_vision, CLIP, timm and transformers.
+        patch_padding: pixels of zeros at each side of the image before the projection of the patches, fewer than a
+            patch; the grid stays the same (ViTPose: 2).
         whole_patches: whether such images raise an error, unless `pad`, as in the code of the authors of DINOv2 and
             TIPS. Files of other libraries that state such a size load without this check.
         position_mlp_dim: width of the hidden layer of the MLP of `position_embedding="relative_mlp"`; None is 128.
@@ -97,6 +99,7 @@ class EmbeddingConfig(Config):
     square_positions: bool = field(default=False, metadata=about(defines=True, unseen=True, usual=True))
     kernel_size: Pair | None = None
     pad: bool = field(default=False, metadata=about(unseen=True, usual=True, resized=True))
+    patch_padding: int = field(default=0, metadata=about(defines=True, unseen=True, usual=True))
     whole_patches: bool = False
     position_mlp_dim: int | None = field(
         default=None, metadata=about(defines=True, shown="attention_bias(_0)?/dense1/kernel", axis=-1)

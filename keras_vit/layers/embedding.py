@@ -46,6 +46,7 @@ class PatchEncoder(Layer):
         kernel_size: height and width of the stored kernel, which is resized to `patch_size` in every call, see
             `resize_patch_kernel`; None stores one of `patch_size`.
         whole_patches: whether images that the patch size does not divide raise an error, unless `pad`.
+        patch_padding: pixels of zeros at each side of the image before the projection, which leave the grid as it is.
 
     Shapes:
         (batch, height, width, channels) -> (batch, height / patch height * width / patch width, hidden_dim), with both
@@ -68,11 +69,12 @@ class PatchEncoder(Layer):
         pad: bool = False,
         kernel_size: Size | None = None,
         whole_patches: bool = False,
+        patch_padding: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.configure(patch_size=patch_size, hidden_dim=hidden_dim, use_bias=use_bias)
-        self.configure(pad=pad, kernel_size=kernel_size, whole_patches=whole_patches)
+        self.configure(pad=pad, kernel_size=kernel_size, whole_patches=whole_patches, patch_padding=patch_padding)
         strides = {"strides": self.patch_size, "use_bias": use_bias}
         stored = self.kernel_size or self.patch_size
         self.projection = self.conv(self.hidden_dim, stored, "projection", "lecun_normal", **strides)
@@ -97,6 +99,10 @@ class PatchEncoder(Layer):
         images = self._fitting(images)
         # TensorFlow's convolution of 0 images has other rows and columns
         rows, columns = (side // step for side, step in zip(ops.shape(images)[1:3], self.patch_size, strict=True))
+        if self.patch_padding:  # those at the bottom and at the right are in no patch
+            height, width = (count * step for count, step in zip((rows, columns), self.patch_size, strict=True))
+            before = (self.patch_padding, 0)
+            images = ops.pad(images, ((0, 0), before, before, (0, 0)))[:, :height, :width]
         if is_on_gpu() and not training and self.kernel_size in (None, self.patch_size):
             # Faster than cuDNN's convolution. Not in training, where XLA would then store the batch axis of all tokens
             # last, and transpose them in every block.
@@ -328,7 +334,7 @@ class AddPositionEmbs(ResizedTables):
             if self.position_embedding in SINCOS_FORMS:
                 return ops.convert_to_tensor(self.sincos2d[None])
             if self.position_embedding == "learned":
-                return ops.convert_to_tensor(self.embedding)[:, self.num_class_tokens :]
+                return ops.convert_to_tensor(self._grid_rows())
             x = ops.tile(ops.convert_to_tensor(self.columns), (1, rows, 1))
             y = ops.repeat(ops.convert_to_tensor(self.rows), columns, axis=1)
             return self._joined(x, y)
@@ -345,7 +351,11 @@ class AddPositionEmbs(ResizedTables):
             return self._joined(*(ops.matmul(w, table) for w, table in zip((x, y), tables, strict=True)))
         weights = y[..., :, None] * x[..., None, :]
         weights = ops.reshape(weights, (*ops.shape(weights)[:2], rows * columns))
-        return ops.matmul(weights, ops.cast(self.embedding[0, self.num_class_tokens :], "float32"))
+        return ops.matmul(weights, ops.cast(self._grid_rows()[0], "float32"))
+
+    def _grid_rows(self):
+        """Return the rows of a learned table for the places of the grid, (1, rows * columns, dim)."""
+        return self.embedding[:, self.num_class_tokens :]
 
     def _joined(self, x, y):
         return x + y if self.position_embedding == "factorized" else ops.concatenate([x, y], axis=-1)

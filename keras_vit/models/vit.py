@@ -222,7 +222,7 @@ def _embed(maps, config):
     parts, images, prefix = config.embedding, config.embedding.images_per_sequence, config.num_prefix_tokens
     own = {"dtype": config.dtype}
     arguments = config.patch_size, config.hidden_dim, parts.patch_bias, parts.pad, parts.kernel_size
-    encoder = PatchEncoder(*arguments, parts.whole_patches, name="patch_encoder", **own)
+    encoder = PatchEncoder(*arguments, parts.whole_patches, parts.patch_padding, name="patch_encoder", **own)
     tokens = encoder(maps["patches"] if isinstance(maps, dict) else maps)
     if parts.patch_norm:
         tokens = _norm(config, "patch_norm")(tokens)

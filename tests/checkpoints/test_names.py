@@ -32,21 +32,32 @@ DINOV3 |= {"block": {"key_bias": False, "rotary": {"kind": "dinov3"}}}
 CLIP = {"embedding": {"pre_norm": True, "patch_bias": False}, "head": {"bias": False}}
 AIMV2 = {"embedding": {"patch_norm": True}, "block": {"norm": "rms", "gated": True, "bias": False}}
 AIMV2 |= {"qkv_bias": False, "pooling": "gap", "include_top": False}
+# layouts of task models, whose encoders have the names of other layouts
+TASKS = {f"{name}_huggingface" for name in ("clipseg", "depth_anything", "dpt", "eomt", "owl", "vitpose", "yolos")}
+TASKS |= {"sam_prompts_huggingface", "sam_prompts_tied_huggingface"}
 LAYOUTS = [(family, layout) for family, layouts in names.LAYOUTS.items() for layout in layouts]
 
 # Arrays that belong to one variable in some models and to another one in others: DeiTForImageClassification has a
 # distillation token without a head; BEiT, EVA-02 and DINOv3 have no biases of keys.
 BEIT_BIASES = {"blocks.3.attn.q_proj.bias", "blocks.3.attn.v_proj.bias"}
+OF_HUGGINGFACE = {
+    "embeddings.distillation_token",
+    "encoder.layer.3.attention.attention.query.bias",
+    "encoder.layer.3.attention.attention.value.bias",
+}
+RESIZE = "neck.reassemble_stage.layers.2.resize"  # a transposed convolution that enlarges, or one that reduces
+RESIZED = {f"{RESIZE}.weight", f"{RESIZE}.bias"}
+SHARED_BY_TASKS = {
+    **{"depth_anything": RESIZED, "dpt": RESIZED | OF_HUGGINGFACE},
+    **dict.fromkeys(("yolos", "vitpose"), OF_HUGGINGFACE),
+}
 SHARED = {
     **{
         ("vit", layout): BEIT_BIASES
         for layout in ("timm", "naflex_timm", "beit_original", "dinov2_original", "sam_original", "sam_timm")
     },
-    ("vit", "huggingface"): {
-        "embeddings.distillation_token",
-        "encoder.layer.3.attention.attention.query.bias",
-        "encoder.layer.3.attention.attention.value.bias",
-    },
+    ("vit", "huggingface"): OF_HUGGINGFACE,
+    **{("vit", f"{task}_huggingface"): shared for task, shared in SHARED_BY_TASKS.items()},
     ("vit", "dinov3_original"): {"blocks.3.attn.qkv.bias#0", "blocks.3.attn.qkv.bias#2", *BEIT_BIASES},
     ("vit", "dinov3_huggingface"): {"layer.3.attention.q_proj.bias", "layer.3.attention.v_proj.bias"},
 }
@@ -60,7 +71,7 @@ def piece_shape(rule):
     for path, shape in SHAPES.items():
         if rule.ours.endswith(path):
             return shape
-    if rule.form in ("convolution", "flat", "patches"):
+    if rule.form in ("convolution", "depthwise", "flat", "patches"):
         return (3, 2, 5, 12)
     return (12, 6) if rule.ours.endswith("kernel") else (12,)
 
@@ -96,6 +107,8 @@ def test_forms_by_hand():
 def test_the_rules_use_folded_names_that_differ(family, layout):
     key, layout = (family, layout), layout_of(family, layout)
     numbers = {"block": 3, "attention_bias": 3, "stage": 2, "stage0": 1, "unit": 4, "unit0": 3}
+    numbers |= {"level": 2, "fusion": 2, "upscale": 1, "dense": 2, "dense0": 1, "mask_head": 1}
+    numbers |= {"detection_positions": 3, "detection_positions0": 2}
     found = {name: {"the position table"} for name in layout.position_tables}  # name -> our variables
     for rule in layout.rules:
         assert len(set(rule.theirs)) == len(rule.theirs)
@@ -302,6 +315,7 @@ def test_names_of_the_norm_before_and_after_pooling(make_kind):
         for key, layout in names.LAYOUTS["vit"].items()
     }
     theirs = {key: tuple(rule and rule.theirs[0] for rule in pair) for key, pair in found.items()}
+    theirs = {key: pair for key, pair in theirs.items() if key not in TASKS}
     assert theirs == {
         "official": ("Transformer/encoder_norm/scale", None),
         "big_vision": ("Transformer/encoder_norm/scale", None),

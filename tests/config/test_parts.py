@@ -32,6 +32,7 @@ EVERYTHING = {
         "square_positions": True,
         "kernel_size": (4, 8),
         "pad": True,
+        "patch_padding": 2,
         "whole_patches": True,
         "position_mlp_dim": 24,
         "position_init": "sincos2d_mae",

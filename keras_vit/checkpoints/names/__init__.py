@@ -24,7 +24,9 @@ _NO_WEIGHT = "a buffer or the state of an optimizer"
 _CASES = read_toml("checkpoints/names/cases.toml")
 _SPELLINGS = ("split_gate", "gamma")  # cases that only change names
 _SCANNED = re.compile(r"^Transformer/encoderblock/")
-_NUMBERED = re.compile(r"(block|stage|unit|attention_bias)_(\d+)")
+_NUMBERED = re.compile(
+    r"(block|stage|unit|attention_bias|level|fusion|upscale|dense|mask_head|detection_positions)_(\d+)"
+)
 
 
 def fold(layout, name):
@@ -102,6 +104,8 @@ def _pieces(name, entry, entries, layout):
     length, stem, sign = entry.shape[0], entry.name.rpartition(".")[0], "#"
     if cut == "attention, mlp":
         sign, ends = "%", [length, entry.shape[-1]]
+    elif cut == "each":
+        ends = [index + 1 for index in range(length)]
     elif isinstance(cut, str):  # "mlp, query, key, value"
         width = entries[f"{stem}.weight"].shape[-1] if f"{stem}.weight" in entries else 0
         ends = [length - 3 * width, length - 2 * width, length - width, length]
@@ -111,7 +115,7 @@ def _pieces(name, entry, entries, layout):
         ends = [length // cut * (index + 1) for index in range(cut)]
     mask = entries.get(f"{entry.name}_mask")
     for index, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
-        part = np.s_[:, start:end] if sign == "%" else np.s_[start:end]
+        part = np.s_[:, start:end] if sign == "%" else start if cut == "each" else np.s_[start:end]
 
         def read(part=part):
             array = entry.read()[part]

@@ -49,7 +49,7 @@ class Layout:
         cuts: dict from a regular expression of arrays to the number of equal pieces that they are cut into along their
             first axis; the pieces of `NAME` are `NAME#0` and so on. `mlp, query, key, value` stands for four pieces of
             which the last three are square, `attention, mlp` for `NAME%0`, which is square, and `NAME%1` along the
-            second axis.
+            second axis, and `each` for one piece per index, without the first axis.
         masked: regular expression of the biases of keys, which most of these files mask; if all are zero, the model has
             none (`block.key_bias` is False), unless the file states that it has.
         ranks: dict from a regular expression of position tables and class tokens to their rank in the file. Tables of
@@ -174,10 +174,11 @@ FORMS = {
     "pointwise": lambda array, heads: array.reshape(1, 1, *array.shape),  # a dense layer as a 1 x 1 convolution
     "transposed": lambda array, heads: array.transpose(1, 0),  # (out, in)
     "convolution": lambda array, heads: array.transpose(3, 2, 0, 1),  # (out, in, height, width)
+    "depthwise": lambda array, heads: array.transpose(2, 3, 0, 1),  # (channels, 1, height, width)
     "flat": lambda array, heads: array.reshape(-1, array.shape[-1]),  # (height * width * in, out)
     "patches": lambda array, heads: array.reshape(-1, array.shape[-1]).transpose(1, 0),  # (out, height * width * in)
 }
-_INVERSE = {"transposed": (1, 0), "convolution": (2, 3, 1, 0), "patches": (1, 0)}
+_INVERSE = {"transposed": (1, 0), "convolution": (2, 3, 1, 0), "depthwise": (2, 3, 0, 1), "patches": (1, 0)}
 _RGB = 3
 _ROWS = 16
 

@@ -1,0 +1,181 @@
+"""Files of task models: what a config.json states of the head, and the model with its weights."""
+
+import dataclasses
+import functools
+import re
+
+from keras_vit import checks
+from keras_vit.checkpoints import names
+from keras_vit.checkpoints.config_json import HF_TYPES
+from keras_vit.checkpoints.config_keys import KEYS, checked, checked_value
+from keras_vit.checkpoints.load import read_ahead
+from keras_vit.checkpoints.match import make_plan
+from keras_vit.compat.initial_values import build_deferred, initialise
+from keras_vit.config.base import count_patches
+from keras_vit.config.text import TextConfig
+from keras_vit.logs import LOGGER
+from keras_vit.models.clipseg import CLIPSeg
+from keras_vit.models.dpt import DPT
+from keras_vit.models.eomt import EoMT
+from keras_vit.models.owl import OWL
+from keras_vit.models.sam import SAM
+from keras_vit.models.vit import VisionTransformer
+from keras_vit.models.vitpose import ViTPose
+from keras_vit.models.yolos import YOLOS
+
+_PLACE = " in config.json"
+
+
+def build_task(resolved, evidence, resize="auto", preprocessing=None, labels=None, name=None):
+    """Build the task model that a file of transformers holds, with its weights, and log the report.
+
+    Args:
+        resolved: what the file holds of the encoder, see `resolve`.
+        evidence: its `Evidence`.
+        resize, preprocessing, labels, name: as in `load`.
+
+    Raises:
+        ValueError: if config.json states something that the model cannot do, or the arrays do not fit it.
+    """
+    make, config = _TASKS[evidence.task](evidence.checkpoint.config_json, evidence.entries), resolved.config
+
+    def build():
+        return make(VisionTransformer(config, preprocessing=preprocessing or resolved.preprocessing), name=name)
+
+    model, pending = build_deferred(build)
+    plan = make_plan(model, evidence, resize)
+    initialise(pending, read_ahead(plan.values, [id(variable) for variable in pending if id(variable) in plan.values]))
+    model.labels = labels or evidence.labels
+    model.weights_source = f"{evidence.checkpoint.path.name} ({evidence.library} names)"
+    LOGGER.info(plan.report)
+    return model
+
+
+def whole_of(evidence):
+    """Return the evidence of the whole model if a file has more than the encoder that its layout reads (SAM).
+
+    Args:
+        evidence: `Evidence` of the file, which is returned unchanged for other files.
+    """
+    model_type, arrays = (evidence.checkpoint.config_json or {}).get("model_type"), evidence.checkpoint.entries
+    of_encoder, *of_whole = (names.LAYOUTS["vit"][name] for name in _WHOLE.get(model_type, ("huggingface",)))
+    layout = next((one for one in of_whole if one.needs in arrays and not _is_excluded(one, arrays)), None)
+    if layout is None or _DECODER not in arrays or evidence.task is not None or evidence.layout is not of_encoder:
+        return evidence
+    entries, unread = names.fold_entries(evidence.checkpoint.path, arrays, layout)
+    notes = tuple(note for note in evidence.notes if not note.startswith(tuple(of_encoder.aside)))
+    return dataclasses.replace(evidence, task=model_type, layout=layout, entries=entries, unread=unread, notes=notes)
+
+
+def _is_excluded(layout, arrays):
+    return layout.excludes is not None and any(re.search(layout.excludes, name) for name in arrays)
+
+
+def encoder_of(config, task, layout):
+    """Return the config of the encoder of a task: for images of any size, with the table of its file, where it can."""
+    if task not in _OF_ANY_SIZE:
+        return config
+    grid = {"embedding.position_grid": config.table_grid, "embedding.resize": layout.resize}
+    return config.replace(image_size="any", **grid)
+
+
+def _depth_anything(values, entries):
+    fields = _own(values, "depth_anything")
+    is_metric, max_depth = fields.pop("is_metric", False), fields.pop("max_depth", None)
+    blocks = checks.check_integers("out_indices in backbone_config", values["backbone_config"].get("out_indices"))
+    fields["blocks"] = [block - 1 for block in blocks]  # 0 is the embedding
+    return functools.partial(DPT, **fields, max_depth=max_depth or 1.0 if is_metric else None)
+
+
+def _dpt(values, entries):
+    fields = _own(values, "dpt", "vit")
+    return functools.partial(DPT, **fields, normalised=False, same_size=False)
+
+
+def _yolos(values, entries):
+    fields = _own(values, "yolos", "vit")
+    size, step = (checks.check_pair(key, values.get(key)) for key in ("image_size", "patch_size"))
+    return functools.partial(YOLOS, **fields, classes=_count_labels(values), table_grid=count_patches(size, step))
+
+
+def _vitpose(values, entries):
+    fields, encoder = _own(values, "vitpose"), values["backbone_config"]
+    checked_value("num_experts in backbone_config", encoder.get("num_experts", 1), [1])
+    decoder = "simple" if fields.get("decoder", True) else "classic"
+    return functools.partial(ViTPose, num_keypoints=entries["head.conv.weight"].shape[0], decoder=decoder)
+
+
+def _eomt(values, entries):
+    fields = _own(values, "eomt", "dinov2")
+    return functools.partial(EoMT, **fields, classes=_count_labels(values))
+
+
+def _owl(values, entries):
+    fields, row = _own(values, "owl"), HF_TYPES[f"{values['model_type']}_text_model"]
+    parts = (values.get("text_config") or {}, values.get("text_config_dict") or {})  # files of 2022 have both
+    stated = {key: value for part in parts for key, value in part.items() if value is not None}
+    text, _ = checked({**row["defaults"], **stated}, KEYS["text"])
+    # transformers takes the highest id, whatever the file states as its end token
+    text |= {"projection_dim": text["hidden_dim"], **fields, **row["config"], "end_token": None}
+    return functools.partial(OWL, text=TextConfig(**text), objectness="objectness_head.dense0.weight" in entries)
+
+
+def _sam(values, entries):
+    fields = _of_part(values, "prompt_encoder_config", "sam_prompts")
+    return functools.partial(SAM, **fields, **_of_part(values, "mask_decoder_config", "sam_decoder"))
+
+
+def _of_part(values, part, dialect):
+    """Return the arguments that a part of a config.json states; keys that the dialect does not have are not read."""
+    rows, stated = KEYS[dialect], values.get(part) or {}
+    known = {key: value for key, value in stated.items() if any(re.fullmatch(pattern, key) for pattern in rows)}
+    fields, _ = checked(known, rows, f" in {part}")
+    wanted = {field for field, _ in rows.values()} - {"channels", "patch_size"}
+    return {name: value for name, value in fields.items() if name in wanted}
+
+
+def _clipseg(values, entries):
+    fields, row = _own(values, "clipseg"), HF_TYPES["clipseg_text_model"]
+    parts = (values.get("text_config") or {}, values.get("text_config_dict") or {})  # files of 2022 have both
+    stated = {key: value for part in parts for key, value in part.items() if value is not None}
+    text, _ = checked({**row["defaults"], **stated}, KEYS["text"])
+    # The published files state 2, which is not the id of their last token; transformers then takes the highest id.
+    text["end_token"] = None if text.get("end_token") == 2 else text.get("end_token")
+    text |= {"projection_dim": fields.pop("projection_dim", 512), **row["config"]}
+    return functools.partial(CLIPSeg, text=TextConfig(**text), **fields)
+
+
+def _own(values, dialect, *others):
+    """Return the arguments of the head that a config.json states; a key that no dialect has raises an error.
+
+    Args:
+        values: the config.json.
+        dialect: dialect of the task model in config_keys.tsv.
+        *others: dialects of its encoder, whose fields `resolve` reads.
+    """
+    fields, _ = checked(values, {key: row for one in (dialect, *others) for key, row in KEYS[one].items()}, _PLACE)
+    names = {field for field, _ in KEYS[dialect].values()} - {"channels", "patch_size"}
+    return {name: value for name, value in fields.items() if name in names}
+
+
+def _count_labels(values):
+    labels = values.get("id2label")
+    return checks.check_integer("num_labels", values.get("num_labels", 2)) if labels is None else len(labels)
+
+
+_OF_ANY_SIZE = ("clipseg", "depth_anything", "dpt", "yolos")
+# `model_type` of transformers -> function of config.json and the arrays; it returns a function of an encoder and a name
+_TASKS = {
+    "clipseg": _clipseg,
+    "depth_anything": _depth_anything,
+    "dpt": _dpt,
+    "eomt": _eomt,
+    "owlv2": _owl,
+    "owlvit": _owl,
+    "sam": _sam,
+    "vitpose": _vitpose,
+    "yolos": _yolos,
+}
+# `model_type` -> layout that reads the encoder only, and those that read the whole model, see `whole_of`
+_WHOLE = {"sam": ("sam_huggingface", "sam_prompts_tied_huggingface", "sam_prompts_huggingface")}
+_DECODER = "mask_decoder.iou_token.weight"  # an array that only a whole SAM has

@@ -1,0 +1,69 @@
+"""TaskModel, the base class of the models that answer in pixels: an encoder of this package and a head."""
+
+from typing import Any
+
+import keras
+
+from keras_vit import checks
+from keras_vit.config import Preprocessing, ViTConfig
+from keras_vit.models.base import Model
+from keras_vit.models.vit import VisionTransformer
+
+
+class TaskModel(Model):
+    """Build one functional model of an encoder and a head.
+
+    A subclass has `_head`, which makes the outputs from the layers of the encoder; its constructor checks the arguments
+    of the head. The model shares the layers of the encoder, and so its weights.
+
+    Args:
+        encoder: a `VisionTransformer`; its own pooling and head are not used.
+        name: name of the Keras model.
+        **arguments: the arguments of the head.
+
+    Shapes:
+        as in the subclasses
+
+    Raises:
+        TypeError: if the encoder is not a `VisionTransformer`.
+    """
+
+    def __init__(self, encoder: VisionTransformer, name: str | None = None, **arguments: Any) -> None:
+        checks.check_instance("encoder", encoder, VisionTransformer, "a keras_vit.VisionTransformer")
+        self._finish(encoder, encoder.inputs[0], self._head(encoder, **arguments), name, arguments)
+
+    def _finish(self, encoder, inputs, outputs, name, arguments):
+        """Initialise the functional model with these inputs and outputs."""
+        Model.__init__(self, inputs=inputs, outputs=outputs, name=name or type(self).__name__.lower())
+        # a function, because Keras would track the encoder as a sub-layer with every weight a second time
+        self._get_encoder = lambda: encoder
+        self._arguments = arguments
+        self.preprocessing = encoder.preprocessing
+
+    @staticmethod
+    def _head(encoder, **arguments):
+        """Return the outputs of the model."""
+        raise NotImplementedError
+
+    @property
+    def encoder(self) -> VisionTransformer:
+        """Return the encoder, which shares its weights with this model."""
+        return self._get_encoder()
+
+    @property
+    def config(self) -> ViTConfig:
+        """Return the config of the encoder."""
+        return self.encoder.config
+
+    def get_config(self):
+        encoder = keras.saving.serialize_keras_object(self.encoder)
+        about = {"preprocessing": self.preprocessing.to_dict(), "labels": self.labels and [*self.labels]}
+        return {"encoder": encoder, "name": self.name, **self._arguments, "keras_vit": about}
+
+    @classmethod
+    def from_config(cls, config, custom_objects=None):
+        about, arguments = config["keras_vit"], {key: config[key] for key in config if key != "keras_vit"}
+        encoder = keras.saving.deserialize_keras_object(arguments.pop("encoder"), custom_objects)
+        model = cls(encoder, **arguments)
+        model.labels, model.preprocessing = about["labels"], Preprocessing.from_dict(about["preprocessing"])
+        return model

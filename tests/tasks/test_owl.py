@@ -1,0 +1,395 @@
+"""OWL-ViT and OWLv2: the numbers of transformers, other sizes, saving, and the errors."""
+
+import functools
+import json
+import logging
+
+import keras
+import numpy as np
+import pytest
+from conftest import TESTS
+from faults import for_each
+from golden_arrays import stored_in
+from keras import ops
+
+import keras_vit
+from keras_vit.config.text import TextConfig
+from keras_vit.layers.open_vocabulary import (
+    BLANK_LOGIT,
+    CellBoxes,
+    ClassHead,
+    ClassTokenProduct,
+    QueryLogits,
+    best_example,
+    cell_bias,
+    unit,
+)
+from keras_vit.models.owl import OWL
+from keras_vit.tasks.open_vocabulary import example_boxes, query_boxes, square_image
+
+FOLDER, ARRAYS = TESTS / "golden_tasks" / "owlv2", TESTS / "golden_tasks" / "owlv2_pre_post"
+PAIR = np.ones((3, 2)), np.ones((3, 4))  # logits of queries, and boxes
+CASE = json.loads((FOLDER / "case.json").read_text())
+GOLDEN = stored_in(FOLDER / "io.npz")
+IDS, MASK = (GOLDEN[key].reshape(2, 3, -1) for key in ("input_ids", "attention_mask"))
+
+
+@functools.cache
+def _model():
+    return keras_vit.load(FOLDER)
+
+
+def _without_objectness(model, **changes):
+    """The same weights as an OWL-ViT."""
+    config = {**model.get_config(), "objectness": False, **changes}
+    copy = OWL.from_config(config)
+    values = {variable.path: variable for variable in model.weights}
+    for variable in copy.weights:
+        variable.assign(values[variable.path])
+    return copy
+
+
+def _compare(key, found, kept=...):
+    found, expected = ops.convert_to_numpy(found), GOLDEN[key]
+    assert found.shape == expected.shape, key
+    tolerance = CASE["tolerance"]
+    atol = tolerance["logits_atol"] if key == "logits" else tolerance["per_key_atol"][key]
+    error = np.abs(found.astype("float64") - expected)[kept].max()
+    assert error <= atol, (key, error, atol)
+    print(f"{key}: {error:.2g} of {atol:.0g}")
+
+
+def test_images_are_those_of_transformers():
+    model = _model()
+    found = model(GOLDEN["images"])
+    _compare("pred_boxes", found["boxes"])
+    _compare("image_embeds", found["image_embeds"])
+    _compare("class_head_dense", found["class_embeds"])
+    _compare("class_embeds", unit(found["class_embeds"], 1e-6))
+    _compare("objectness_logits", found["objectness"])
+    _compare("box_bias", cell_bias(4, 4))
+    names = {
+        "vision_after_embeddings": "position_embs",
+        "vision_pre_norm": "pre_norm",
+        "vision_last_hidden": "block_01",
+        "box_head": "box_head",
+    }
+    layers = {key: model.get_layer(name).output for key, name in names.items()}
+    for key, value in keras.Model(model.input, layers)(GOLDEN["images"]).items():
+        _compare(key, value)
+
+
+def test_texts_are_those_of_transformers():
+    tower, is_query = _model().text_tower, IDS[..., 0] > 0
+    layers = {name: tower.get_layer(name).output for name in ("encoder_norm", "pooling")}
+    found = keras.Model(tower.input, layers)({"ids": ops.convert_to_tensor(GOLDEN["input_ids"], "int32")})
+    is_token = (GOLDEN["attention_mask"] > 0) & is_query.reshape(-1, 1)
+    _compare("text_last_hidden", found["encoder_norm"], is_token)
+    _compare("text_pooled", found["pooling"], is_query.reshape(-1))
+    queries = _model().embed_text(IDS, MASK)
+    _compare("text_embeds", queries)  # blank queries are zeros in both
+    np.testing.assert_array_equal(ops.convert_to_numpy(_model().embed_text(IDS)), queries)
+    # padding after the texts may be left out, and a mask turns the tokens after its ones into padding
+    length = int(MASK.sum(-1).max())
+    short = _model().embed_text(IDS[..., :length])
+    np.testing.assert_array_equal(ops.convert_to_numpy(short), queries)
+    other = _model().embed_text(np.where(MASK, IDS, 7).reshape(6, -1), MASK.reshape(6, -1))
+    np.testing.assert_array_equal(ops.convert_to_numpy(other)[is_query.reshape(-1)], queries[is_query])
+
+
+def test_logits_are_those_of_transformers():
+    model = _model()
+    found = model.detect(GOLDEN["images"], model.embed_text(IDS, MASK))
+    assert sorted(found) == ["boxes", "logits", "objectness"]
+    _compare("logits", found["logits"])
+    expected = GOLDEN["logits_float64"]
+    np.testing.assert_allclose(found["logits"], expected, rtol=1e-6, atol=CASE["tolerance"]["logits_atol"])
+    assert (ops.convert_to_numpy(found["logits"])[1, :, 2] == BLANK_LOGIT).all()
+
+
+def test_examples_are_those_of_transformers():
+    model = _model()
+    examples = model.embed_examples(GOLDEN["query_images"])
+    _compare("query_embeds", examples["queries"])
+    np.testing.assert_array_equal(examples["patches"], GOLDEN["query_box_index"])
+    _compare("guided_query_boxes", model(GOLDEN["query_images"])["boxes"])
+    for boxes, index, chosen in zip(GOLDEN["guided_query_boxes"], examples["patches"], examples["boxes"], strict=True):
+        np.testing.assert_allclose(chosen, boxes[int(index)], atol=5e-5)
+    found = model.detect(GOLDEN["images"], examples["queries"])
+    _compare("guided_logits", found["logits"])
+    _compare("guided_target_boxes", found["boxes"])
+
+
+def test_every_array_is_used_once(caplog):
+    with caplog.at_level(logging.INFO, "keras_vit"):
+        keras_vit.load(FOLDER)
+    report = caplog.records[-1].msg
+    assert set(report.unused) == {"owlv2.logit_scale", "owlv2.visual_projection.weight"}
+    assert not (report.missing or report.reinitialised or report.resized or report.assumed)
+    unread = 1 + 20 * 24
+    assert _model().count_params() + unread == CASE["num_params"]
+
+
+def test_a_saved_model_is_the_same(tmp_path):
+    model = _model()
+    model.save(tmp_path / "owl.keras")
+    again = keras.models.load_model(tmp_path / "owl.keras")
+    assert again.get_config() == model.get_config()
+    assert [v.path for v in again.weights] == [v.path for v in model.weights]
+    expected = model.detect(GOLDEN["images"], model.embed_text(IDS))
+    for key, value in again.detect(GOLDEN["images"], again.embed_text(IDS)).items():
+        np.testing.assert_array_equal(value, expected[key])
+    model.save_weights(tmp_path / "owl.weights.h5")
+    fresh = OWL.from_config(model.get_config())
+    fresh.load_weights(tmp_path / "owl.weights.h5")
+    np.testing.assert_array_equal(fresh.embed_text(IDS), model.embed_text(IDS))
+
+
+def test_without_objectness():
+    model, copy = _model(), _without_objectness(_model())
+    assert len(model.weights) - len(copy.weights) == 6
+    found = copy.detect(GOLDEN["images"], copy.embed_text(IDS))
+    assert sorted(found) == ["boxes", "logits"]
+    _compare("logits", found["logits"])
+    _compare("pred_boxes", found["boxes"])
+    # the definition of the example's patch, written again
+    outputs = {key: ops.convert_to_numpy(value) for key, value in copy(GOLDEN["query_images"]).items()}
+    for boxes, embeddings, chosen in zip(
+        outputs["boxes"], outputs["class_embeds"], copy.embed_examples(GOLDEN["query_images"])["patches"], strict=True
+    ):
+        x, y, w, h = boxes.T
+        shared = (np.minimum(x + w / 2, 1) - np.maximum(x - w / 2, 0)) * (
+            np.minimum(y + h / 2, 1) - np.maximum(y - h / 2, 0)
+        )
+        iou = shared / (w * h + 1 - shared)
+        candidates = np.flatnonzero(iou >= 0.8 * iou.max())
+        assert int(chosen) == candidates[np.argmin(embeddings[candidates] @ embeddings.mean(0))]
+
+
+def test_an_owl_vit_file(tmp_path):
+    """A folder with the names of OWL-ViT, which has no objectness head."""
+    safetensors = pytest.importorskip("safetensors.numpy")
+    arrays = safetensors.load_file(FOLDER / "model.safetensors")
+    arrays = {k.replace("owlv2.", "owlvit."): v for k, v in arrays.items() if not k.startswith("objectness_head")}
+    safetensors.save_file(arrays, tmp_path / "model.safetensors", {"format": "pt"})
+    config = (FOLDER / "config.json").read_text().replace("owlv2", "owlvit").replace("Owlv2", "OwlViT")
+    (tmp_path / "config.json").write_text(config)
+    model = keras_vit.load(tmp_path)
+    found = model.detect(GOLDEN["images"], model.embed_text(IDS))
+    assert sorted(found) == ["boxes", "logits"]
+    _compare("logits", found["logits"])
+    values = json.loads(config)
+    values["text_config"]["num_hidden_layers"] = 1
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=r"extra text_model.encoder.layers.1"):
+        keras_vit.load(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({**json.loads(config), "anchors": 3}))
+    with pytest.raises(ValueError, match="anchors in config.json is not supported by keras_vit; got 3"):
+        keras_vit.load(tmp_path)
+
+
+def test_images_of_other_sizes():
+    """The position table is resized once, or in every call: the same boxes; the grid of the image is theirs."""
+    images = np.random.default_rng(0).uniform(-1, 1, (2, 48, 24, 3)).astype("float32")
+    fixed = keras_vit.load(FOLDER, image_size=(48, 24))
+    of_any_size = {"image_size": "any", "embedding.position_grid": (4, 4)}
+    free = OWL(keras_vit.VisionTransformer(_model().config.replace(**of_any_size)), _model().text_config)
+    free.set_weights(_model().get_weights())
+    assert free.config.embedding.resize == "bicubic"
+    expected, found = fixed(images), free(images)
+    assert expected["image_embeds"].shape == (2, 6, 3, 24)
+    for key, value in found.items():
+        np.testing.assert_allclose(value, expected[key], atol=2e-5, err_msg=key)
+    again = OWL.from_config(free.get_config())
+    assert again.input_shape == (None, None, None, 3)
+    np.testing.assert_allclose(free(GOLDEN["images"])["boxes"], GOLDEN["pred_boxes"], atol=5e-5)
+
+
+def test_predict_and_classify():
+    model, queries = _model(), np.array(_model().embed_text(IDS[0]))
+    outputs = model.predict(GOLDEN["images"], verbose=0)
+    whole = model.detect(GOLDEN["images"], np.stack([queries, queries]))
+    np.testing.assert_allclose(model.classify(outputs, queries), whole["logits"], atol=1e-5)
+    # queries need not be normalised
+    np.testing.assert_allclose(model.classify(outputs, 50 * queries), whole["logits"], atol=1e-4)
+
+
+def test_objectness_passes_no_gradients_on():
+    if keras.backend.backend() != "tensorflow":
+        pytest.skip("reads the gradients of TensorFlow")
+    import tensorflow as tf
+
+    model = _model()
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(model(GOLDEN["images"])["objectness"])
+    gradients = tape.gradient(loss, [variable.value for variable in model.trainable_variables])
+    reached = {v.path for v, g in zip(model.trainable_variables, gradients, strict=True) if g is not None}
+    assert {path.partition("/")[0] for path in reached} == {"objectness_head"}
+    queries = tf.zeros((2, 3, 20))
+    with tf.GradientTape() as tape:
+        tape.watch(queries)
+        logits = model.detect(GOLDEN["images"], queries)["logits"]
+    assert np.isfinite(tape.gradient(logits, queries)).all()
+
+
+def test_boxes_of_cells():
+    bias = 1 / (1 + np.exp(-ops.convert_to_numpy(cell_bias(2, 4)).astype("float64")))
+    assert bias.shape == (8, 4)
+    np.testing.assert_allclose(bias[0], [0.25, 0.5, 0.25, 0.5], atol=2e-4)  # the lower right corner of the first cell
+    np.testing.assert_allclose(bias[-1], [1, 1, 0.25, 0.5], atol=2e-4)
+
+
+def test_layers_keep_their_config():
+    for layer in (ClassTokenProduct(), ClassHead(5), QueryLogits(1e-4), CellBoxes()):
+        copy = type(layer).from_config(layer.get_config())
+        assert copy.get_config() == layer.get_config()
+    shapes = [one.shape for one in ClassHead(5)(np.zeros((2, 3, 4), "float32"))]
+    assert shapes == [(2, 3, 5), (2, 3, 1), (2, 3, 1)]
+
+
+def test_an_example_whose_boxes_are_all_outside():
+    boxes = np.array([[[3.0, 3, 1, 1], [2, 2, 1, 1], [5, 5, 1, 1]]], "float32")  # the second is nearest to the image
+    embeddings = np.array([[[0.0, -9], [9, 9], [1, -9]]], "float32")
+    assert int(best_example(boxes, embeddings)[0]) == 1
+
+
+# --- answers in pixels
+
+
+@pytest.fixture(scope="module")
+def answers():
+    return stored_in(ARRAYS / "io.npz"), json.loads((ARRAYS / "case.json").read_text())
+
+
+def _compare_answers(answers, **found):
+    arrays, case = answers
+    for key, value in found.items():
+        atol = case["tolerance"]["per_key_atol"].get(key, 0)
+        assert np.shape(value) == arrays[key].shape, key
+        error = np.abs(np.asarray(value, "float64") - arrays[key]).max()
+        assert error <= atol, (key, error, atol)
+        print(f"{key}: {error:.2g} of {atol:.0g}")
+
+
+def test_square_images(answers):
+    arrays, case = answers
+    for number in (0, 1):
+        found = square_image(arrays[f"image_{number}"], case["size"])
+        assert found.dtype == np.float32
+        _compare_answers(answers, **{f"pixel_values_{number}": found})
+
+
+def test_an_enlarged_image_is_interpolated():
+    image = np.zeros((2, 2, 3)) + np.array([0.0, 255])[:, None]
+    found = square_image(image, 4, mean=(0, 0, 0), std=(1, 1, 1))
+    np.testing.assert_allclose(found[0, :, 0], [0.25, 0.25, 0.75, 0.75], atol=1e-6)  # mirrored at the border pixels
+    padded = square_image(np.zeros((1, 4, 3)), 4, 0.5, (0, 0, 0), (1, 1, 1))
+    np.testing.assert_allclose(padded[..., 0], [[0] * 4] + [[0.5] * 4] * 3)
+    assert square_image(np.full((1, 1, 3), 255), 2, 0, (0, 0, 0), (1, 1, 1)).tolist() == np.ones((2, 2, 3)).tolist()
+
+
+def test_boxes_of_queries(answers):
+    arrays, case = answers
+    for number, size in enumerate(case["original_sizes"]):
+        given = arrays["logits"][number], arrays["pred_boxes"][number], tuple(size)
+        found = query_boxes(*given, case["threshold"], ["a", "b", "c"])
+        found_keys = {f"{key}_{number}": getattr(found, key) for key in ("scores", "labels", "boxes")}
+        _compare_answers(answers, **found_keys)
+        assert found.names == tuple("abc"[label] for label in found.labels)
+        height, width = size
+        squeezed = query_boxes(*given, case["threshold"], square=False).boxes
+        scale = np.array([width, height, width, height]) / max(size)
+        np.testing.assert_allclose(squeezed, found.boxes * scale, rtol=1e-5)
+
+
+def test_boxes_of_examples(answers):
+    arrays, case = answers
+    for number, size in enumerate(case["original_sizes"]):
+        given = arrays["logits"][number, :, :1], arrays["pred_boxes"][number], tuple(size)  # one query per image
+        found = example_boxes(*given, case["guided"]["threshold"], case["guided"]["nms"])
+        _compare_answers(answers, **{f"guided_{key}_{number}": getattr(found, key) for key in ("scores", "boxes")})
+        nothing = example_boxes(given[0] - 99, *given[1:], 0.5)
+        assert nothing.boxes.shape == (0, 4)
+
+
+def test_blank_queries_find_nothing():
+    logits = np.full((2, 2), BLANK_LOGIT, "float32")
+    assert len(query_boxes(logits, np.ones((2, 4)), 8, 0).scores) == 0
+    assert len(example_boxes(logits, np.ones((2, 4)), 8).scores) == 0
+
+
+# --- errors
+
+TEXT = dict(vocab_size=9, context_length=4, hidden_dim=4, num_layers=1, num_heads=2, mlp_dim=8, projection_dim=4)
+TEXT |= dict(projection_bias=False, causal=True, pooling="end", gelu="quick", epsilon=1e-5)
+
+
+def _encoder(**changes):
+    fields = dict(name="tiny", image_size=16, patch_size=8, hidden_dim=8, num_layers=1, num_heads=2, mlp_dim=8)
+    return keras_vit.VisionTransformer(keras_vit.ViTConfig(**fields | dict(include_top=False) | changes))
+
+
+@for_each(
+    "make, message",
+    [
+        (lambda: OWL(_encoder(), TextConfig(**TEXT | {"pooling": "last"})), "text must have causal=True and pooling="),
+        (lambda: OWL(_encoder(), {**TEXT, "causal": False}), "got causal=False"),
+        (lambda: OWL(_encoder(), 3), "text must be a TextConfig of keras_vit.*; got text=3"),
+        (lambda: OWL(_encoder(), TEXT, objectness=1), "objectness must be True or False; got objectness=1"),
+        (lambda: OWL(_encoder(num_registers=2), TEXT), "no registers.*1 class tokens, 2 registers"),
+        (lambda: OWL(_encoder(class_token=False, pooling="gap"), TEXT), "encoder must have a class token.*got 0 class"),
+        (lambda: OWL(_encoder(norm_position="none"), TEXT), "norm_position='none'"),
+        (lambda: ClassHead(0), "width must be an integer of at least 1; got width=0"),
+        (lambda: QueryLogits(epsilon=-1), "epsilon must be a finite number above 0; got epsilon=-1"),
+        (lambda: _model().embed_text([[1.5]]), r"input_ids must be integers .* at most 9 tokens; got float.* \(1, 1\)"),
+        (lambda: _model().embed_text(np.ones((2, 10), int)), r"at most 9 tokens; got int64 of shape \(2, 10\)"),
+        (lambda: _model().embed_text(np.full((2, 3), 60)), "input_ids must be ids from 0 to 59.*; got 60 to 60"),
+        (lambda: _model().embed_text(np.ones((0, 3), int)), r"at least one; got an array of shape \(0, 3\)"),
+        (
+            lambda: _model().embed_text(np.ones((2, 3), int), np.ones((2, 2))),
+            r"attention_mask must .* \(2, 3\); got \(2, 2\)",
+        ),
+        (
+            lambda: _model().embed_text(np.ones((1, 3), int), np.array([[0, 1, 1]])),
+            r"ones, then zeros.*got \[0, 1, 1\]",
+        ),
+        (
+            lambda: _model().embed_text(np.ones((1, 3), int), np.array([[2, 1, 0]])),
+            r"ones, then zeros.*got \[2, 1, 0\]",
+        ),
+        (lambda: _model().detect(GOLDEN["images"], np.ones((2, 3, 19))), r"\(2, queries, 20\); got .* \(2, 3, 19\)"),
+        (lambda: _model().detect(GOLDEN["images"], np.ones((3, 3, 20))), r"\(queries, 20\) or .*got .* \(3, 3, 20\)"),
+        (lambda: _model().classify({"boxes": 1}, np.ones((3, 20))), r"found must be the dict .*; got \['boxes'\]"),
+        (
+            lambda: square_image(np.zeros((4, 4)), 8),
+            r"image must be numbers of shape \(height, width, 3\)",
+        ),
+        (lambda: square_image(np.full((4, 4, 3), 256), 8), "from 0 to 255; got 256 to 256"),
+        (
+            lambda: square_image(np.zeros((4, 4, 3)), 0),
+            "size must be an integer of at least 1; got size=0",
+        ),
+        (
+            lambda: square_image(np.zeros((4, 4, 3)), 8, 2),
+            "fill must be a number from 0 to 1; got fill=2",
+        ),
+        (lambda: square_image(np.zeros((4, 4, 3)), 8, std=[0, 1, 1]), r"std must be above 0; got \[0"),
+        (
+            lambda: query_boxes(np.ones((3, 2)), np.ones((2, 4)), 8),
+            r"boxes must be numbers of shape \(3, 4\)",
+        ),
+        (lambda: query_boxes(*PAIR, 8, 1), r"threshold must be a number in \[0"),
+        (lambda: query_boxes(*PAIR, 8, names=["a"]), "at least 2 strings"),
+        (lambda: example_boxes(*PAIR, 0), "size must be one positive integer"),
+        (lambda: example_boxes(*PAIR, 8, overlap=1), "overlap must be a number"),
+        (lambda: query_boxes(*PAIR, 8, square=1), "square must be True or False"),
+    ],
+)
+def test_errors(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_the_encoder_must_be_a_vision_transformer():
+    with pytest.raises(TypeError, match="encoder must be a keras_vit.VisionTransformer; got Sequential"):
+        OWL(keras.Sequential(), TEXT)
