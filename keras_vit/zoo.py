@@ -20,7 +20,7 @@ from keras_vit.checkpoints.match import make_plan
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import BEST, aliases_of, list_releases
 from keras_vit.checkpoints.resolve import resolve
-from keras_vit.checkpoints.task_files import build_task, encoder_of, whole_of
+from keras_vit.checkpoints.task_files import build_task, defer_task, encoder_of, whole_of
 from keras_vit.compat.initial_values import build_at_once, build_deferred
 from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.base import NESTED, flattened
@@ -280,7 +280,11 @@ def describe(source: PathLike, *, variant: str | None = None, **arguments: Any) 
     """
     path, variant, fields = _fetched(source, variant, arguments.pop("image_size", "auto"), arguments)
     evidence, resolved = _resolved(describe, path, variant, fields)
-    model, _ = build_deferred(lambda: build_model(resolved.config))
+    evidence = whole_of(evidence)
+    if evidence.task is None:
+        model, _ = build_deferred(lambda: build_model(resolved.config))
+    else:
+        model, _ = defer_task(resolved, evidence)
     report = make_plan(model, evidence).report
     row = resolved.row
     family = FAMILIES.get(row.family or "") if isinstance(row, Variant) else row
@@ -289,6 +293,7 @@ def describe(source: PathLike, *, variant: str | None = None, **arguments: Any) 
         family=None if family is None else family.name,
         licence=None if family is None else family.licence,
         layout=evidence.library,
+        task=evidence.task,
         config=resolved.config,
         sources=resolved.sources,
         unused=report.unused,

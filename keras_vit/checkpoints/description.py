@@ -15,7 +15,8 @@ class Description:
         family: name of the published family, None for models of the paper and plain ones.
         licence: licence of the published weights of the family, or None.
         layout: whose names its arrays have, such as `timm`.
-        config: config of the model that `load` builds.
+        task: model type of a task model, such as `depth_anything`, or None.
+        config: config of the model that `load` builds, or of its encoder.
         sources: dict from fields of the config to what their values are from.
         unused: dict from the names of arrays that `load` does not read to the reason.
         preprocessing: `Preprocessing` of its images, None if nothing states it.
@@ -28,6 +29,7 @@ class Description:
     family: str | None
     licence: str | None
     layout: str
+    task: str | None
     config: ImageConfig
     sources: Mapping[str, str]
     unused: Mapping[str, str]

@@ -37,18 +37,24 @@ def build_task(resolved, evidence, resize="auto", preprocessing=None, labels=Non
     Raises:
         ValueError: if config.json states something that the model cannot do, or the arrays do not fit it.
     """
-    make, config = _TASKS[evidence.task](evidence.checkpoint.config_json, evidence.entries), resolved.config
-
-    def build():
-        return make(VisionTransformer(config, preprocessing=preprocessing or resolved.preprocessing), name=name)
-
-    model, pending = build_deferred(build)
+    model, pending = defer_task(resolved, evidence, preprocessing, name)
     plan = make_plan(model, evidence, resize)
     initialise(pending, read_ahead(plan.values, [id(variable) for variable in pending if id(variable) in plan.values]))
     model.labels = labels or evidence.labels
     model.weights_source = f"{evidence.checkpoint.path.name} ({evidence.library} names)"
     LOGGER.info(plan.report)
     return model
+
+
+def defer_task(resolved, evidence, preprocessing=None, name=None):
+    """Return the task model that a file holds, without values, and its variables, see `build_deferred`.
+
+    Args:
+        resolved, evidence, preprocessing, name: as in `build_task`.
+    """
+    make = _TASKS[evidence.task](evidence.checkpoint.config_json, evidence.entries)
+    known = preprocessing or resolved.preprocessing
+    return build_deferred(lambda: make(VisionTransformer(resolved.config, preprocessing=known), name=name))
 
 
 def whole_of(evidence):

@@ -72,7 +72,7 @@ def info(args):
 def _of_file(args):
     """Describe a weights file: its layout, the model that it fits, and what it does not state."""
     found = keras_vit.describe(args.model, **given(args, ("image_size", "classes", "gelu", "epsilon")))
-    values = {"layout": found.layout, "variant": found.variant, "family": found.family, "licence": found.licence}
+    values = {name: getattr(found, name) for name in ("layout", "task", "variant", "family", "licence")}
     values |= _described(found.config, found.preprocessing, found.labels)
     for key, rows in (("sources", found.sources), ("unused", found.unused)):
         values[key] = {text: [name for name in rows if rows[name] == text] for text in dict.fromkeys(rows.values())}

@@ -12,6 +12,7 @@ import keras_vit
 
 FOLDER = pathlib.Path(__file__).parents[1] / "golden_tasks"
 CASES = [path.parent for path in sorted(FOLDER.glob("*/case.json"))]
+CASES_WITH_FILES = [folder for folder in CASES if (folder / "config.json").exists()]
 MODELS = [
     folder
     for folder in CASES
@@ -22,6 +23,13 @@ MODELS = [
 @pytest.mark.parametrize("folder", MODELS, ids=lambda folder: folder.name)
 def test_outputs_are_those_of_transformers(folder):
     golden_task_models.compare_task(folder, json.loads((folder / "case.json").read_text()))
+
+
+@pytest.mark.parametrize("folder", CASES_WITH_FILES, ids=lambda folder: folder.name)
+def test_files_are_described_without_their_weights(folder):
+    found = keras_vit.describe(folder)
+    assert found.task == json.loads((folder / "config.json").read_text())["model_type"]
+    assert found.config.hidden_dim and all(found.unused.values())
 
 
 @pytest.mark.parametrize("folder", MODELS, ids=lambda folder: folder.name)
