@@ -125,7 +125,7 @@ def test_a_width_that_the_kernel_does_not_support(calls):
 
 
 def test_without_a_gpu_there_is_no_kernel():
-    assert not module._uses_kernel(ops.ones((2, 8, DIM), "bfloat16"), (8, 16), {}, None, False)
+    assert not module._uses_kernel(ops.ones((2, 8, DIM), "bfloat16"), (8, 16, 16), {}, None, False)
 
 
 def test_patches_are_projected_by_a_product(calls, randomise, monkeypatch):
