@@ -22,7 +22,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 def pytest_addoption(parser):
-    parser.addoption("--golden", default=str(TESTS / "golden"), help="folder of golden cases for test_golden.py")
+    folders = [TESTS / "golden", TESTS / "golden_tasks"]
+    about = "folder of golden cases for test_golden.py, instead of the two here"
+    parser.addoption("--golden", type=lambda folder: [pathlib.Path(folder)], default=folders, help=about)
 
 
 def _is_quick(path):

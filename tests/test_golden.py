@@ -1,4 +1,4 @@
-"""The official implementations' numbers: every case folder of `--golden DIR` (default tests/golden) that we understand.
+"""The official implementations' numbers: every case folder of `--golden DIR` that we understand.
 
 A case is built from its `case.json` alone, its weights come through `keras_vit.load_weights`, and the logits and every
 stored intermediate are compared within the case's own tolerances. Cases of published families come through
@@ -10,7 +10,6 @@ import pathlib
 import re
 import tempfile
 
-import golden_task_models
 import golden_zero_shot
 import keras
 import numpy as np
@@ -20,6 +19,8 @@ from golden_arrays import ARRAY_CASES, stored_in
 from golden_autoencoders import compare_autoencoder
 from golden_configs import NotUnderstood, config_of, is_published, load_arguments, native_size, reference_arguments
 from golden_self_distillation import compare_self_distillation
+from golden_task_arrays import compare_arrays
+from golden_task_models import TASK_CLASSES, compare_task
 
 import keras_vit
 from keras_vit.analysis import attention_model
@@ -29,12 +30,13 @@ from keras_vit.models import build_model
 
 def pytest_generate_tests(metafunc):
     if "case_folder" in metafunc.fixturenames:
-        folder = pathlib.Path(metafunc.config.getoption("--golden"))
-        folders = sorted(path.parent for path in folder.glob("*/case.json"))
+        given = metafunc.config.getoption("--golden")
+        folders = [path.parent for folder in given for path in sorted(folder.glob("*/case.json"))]
         metafunc.parametrize("case_folder", folders, ids=[path.name for path in folders])
     if "reference_case" in metafunc.fixturenames:
-        folder = pathlib.Path(metafunc.config.getoption("--golden"))
-        paths = [path for path in sorted(folder.rglob("*.json")) if path.with_suffix(".safetensors").exists()]
+        given = metafunc.config.getoption("--golden")
+        paths = [path for folder in given for path in sorted(folder.rglob("*.json"))]
+        paths = [path for path in paths if path.with_suffix(".safetensors").exists()]
         metafunc.parametrize("reference_case", paths, ids=[path.stem for path in paths])
 
 
@@ -63,14 +65,16 @@ def test_reference(reference_case):
 
 
 def test_there_are_cases(request):
-    folder = pathlib.Path(request.config.getoption("--golden"))
-    assert list(folder.rglob("*.npz")), f"{folder} holds no case"
+    for folder in request.config.getoption("--golden"):
+        assert list(folder.rglob("*.npz")), f"{folder} holds no case"
 
 
 def _comparison(case):
-    if case.get("class") in golden_task_models.LAYERS:
-        return golden_task_models.compare_task
+    if case.get("class") in TASK_CLASSES:
+        return compare_task
     kind = case.get("kind", case.get("family"))
+    if kind == "array-only":
+        return compare_arrays
     if kind in ARRAY_CASES:
         return lambda folder, case: ARRAY_CASES[kind](stored_in(folder / "io.npz"), case)
     if kind == "zeroshot":

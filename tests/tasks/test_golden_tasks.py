@@ -1,9 +1,8 @@
-"""The numbers of transformers for task models, and their copies as `.keras` files."""
+"""Descriptions of files of task models, and their copies as `.keras` files; tests/test_golden.py has their numbers."""
 
 import json
 import pathlib
 
-import golden_task_models
 import keras
 import numpy as np
 import pytest
@@ -11,18 +10,9 @@ import pytest
 import keras_vit
 
 FOLDER = pathlib.Path(__file__).parents[1] / "golden_tasks"
-CASES = [path.parent for path in sorted(FOLDER.glob("*/case.json"))]
-CASES_WITH_FILES = [folder for folder in CASES if (folder / "config.json").exists()]
-MODELS = [
-    folder
-    for folder in CASES
-    if json.loads((folder / "case.json").read_text()).get("class") in golden_task_models.LAYERS
-]
-
-
-@pytest.mark.parametrize("folder", MODELS, ids=lambda folder: folder.name)
-def test_outputs_are_those_of_transformers(folder):
-    golden_task_models.compare_task(folder, json.loads((folder / "case.json").read_text()))
+CASES_WITH_FILES = [path.parent for path in sorted(FOLDER.glob("*/config.json"))]
+# the others are in the tests of their models
+MODELS = [folder for folder in CASES_WITH_FILES if not folder.name.startswith(("clipseg", "owl", "sam"))]
 
 
 @pytest.mark.parametrize("folder", CASES_WITH_FILES, ids=lambda folder: folder.name)

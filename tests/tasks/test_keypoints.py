@@ -1,42 +1,12 @@
-"""Crops of persons and keypoints from heatmaps, against transformers and the ViTPose authors."""
+"""Keypoints from heatmaps; tests/test_golden.py compares them and the crops of persons with transformers."""
 
 import json
 
 import numpy as np
 import pytest
-from conftest import TESTS
 from faults import for_each
-from golden_arrays import stored_in
 
-from keras_vit.tasks.keypoints import Keypoints, crop, flip_average, heatmap_peaks, keypoints, person_region
-
-CASE = TESTS / "golden_tasks" / "vitpose_post"
-
-
-@pytest.fixture(scope="module")
-def golden():
-    return stored_in(CASE / "io.npz"), json.loads((CASE / "case.json").read_text())
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_golden(number, golden):
-    arrays, case = golden
-    size, atol = tuple(case["network_size"]), case["tolerance"]["per_key_atol"]
-
-    def compare(found, key, tolerance_of=None):
-        np.testing.assert_allclose(found, arrays[key][number], rtol=0, atol=atol[tolerance_of or key], err_msg=key)
-
-    region = person_region(arrays["boxes"][number], size)
-    compare(region.centre, "centers")
-    compare(region.extent / 200, "scales")
-    pixels = crop(arrays["image"], region, size)
-    compare((pixels / 255 - (0.485, 0.456, 0.406)) / (0.229, 0.224, 0.225), "crops")
-    heatmaps = arrays["heatmaps"][number]
-    compare(heatmap_peaks(heatmaps, "transformers")[0], "refined_xy")
-    compare(heatmap_peaks(heatmaps, "authors")[0], "other_refined_xy_sigma2", "refined_xy")
-    found = keypoints(heatmaps, region, "transformers")
-    compare(found.xy, "keypoints")
-    compare(found.scores, "scores")
+from keras_vit.tasks.keypoints import Keypoints, flip_average, heatmap_peaks, person_region
 
 
 def test_the_blur_of_the_authors_finds_the_centre_of_a_gaussian():

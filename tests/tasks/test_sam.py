@@ -1,14 +1,17 @@
-"""SAM: the numbers of transformers, prompts that are wrong, files with and without its decoder, and its masks."""
+"""SAM: wrong prompts, files with and without its decoder, its masks; tests/test_golden.py has its numbers."""
 
 import json
 import pathlib
 import re
 import shutil
 
+import golden_task_models
 import keras
 import numpy as np
 import pytest
 import safetensors.numpy
+from golden_arrays import stored_in
+from golden_task_models import PROMPTS, sam_prompts
 
 import keras_vit
 from keras_vit.checkpoints.evidence import read_evidence
@@ -22,21 +25,12 @@ from keras_vit.tasks import masks
 
 FOLDER = pathlib.Path(__file__).parents[1] / "golden_tasks" / "sam_prompts"
 CASE = json.loads((FOLDER / "case.json").read_text())
-ARRAYS = dict(np.load(FOLDER / "io.npz"))
-POST = FOLDER.parent / "sam_post"
-POST_CASE = json.loads((POST / "case.json").read_text())
-POST_ARRAYS = dict(np.load(POST / "io.npz"))
+ARRAYS = stored_in(FOLDER / "io.npz")
 SECOND = "prompt_encoder.shared_embedding.positional_embedding"
 FIRST = "shared_image_embedding.positional_embedding"
 
 POINTS = {"points": ARRAYS["points"], "labels": ARRAYS["labels"]}
-# name of a set of prompts in the case -> prompts, multimask
-SETS = {
-    "points": (POINTS, True),
-    "boxes": ({"boxes": ARRAYS["boxes"]}, False),
-    "both": ({**POINTS, "boxes": ARRAYS["boxes"]}, True),
-    "mask": ({**POINTS, "masks": ARRAYS["low_res_masks"]}, False),
-}
+SETS = {name: sam_prompts(ARRAYS, name) for name in PROMPTS}
 NONE = dict.fromkeys(("points", "labels", "boxes", "masks"))
 
 
@@ -55,54 +49,15 @@ def embeddings(model):
     return model.encode(ARRAYS["images"])
 
 
-def check(key, value, expected=None):
-    expected = ARRAYS[key] if expected is None else expected
-    value = keras.ops.convert_to_numpy(value).reshape(expected.shape)
-    np.testing.assert_allclose(value, expected, atol=CASE["tolerance"]["per_key_atol"][key], rtol=0, err_msg=key)
-
-
-def test_embeddings_are_those_of_transformers(model, embeddings):
-    assert embeddings.shape == (2, 5, 5, 16)
-    check("image_embeddings", embeddings)
-    positions = model.get_layer("fourier_positions")(model.get_layer("grid_places")(embeddings))
-    check("image_positional_embeddings", positions)
-    patches = keras.Model(model.encoder.input, model.get_layer("patch_encoder").output)
-    check("vision_patch_embed", patches(ARRAYS["images"]))
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_masks_are_those_of_transformers(model, embeddings, name):
-    given, multimask = SETS[name]
-    found = model.decode(embeddings, **given, multimask=multimask)
-    check(f"{name}_masks", found["masks"])
-    check(f"{name}_iou", found["iou"])
-    tokens, maps = parts_of(model, embeddings, **given)
-    check(f"{name}_sparse", tokens)
-    check(f"{name}_dense", maps)
-
-
-def parts_of(model, embeddings, points=None, labels=None, boxes=None, masks=None):
-    """Return the tokens of points and boxes, and the map of a mask."""
-    places, kinds = model.get_layer("prompt_places")(embeddings, points, labels, boxes)
-    tokens = model.get_layer("point_embedding")(model.get_layer("fourier_positions")(places), kinds)
-    masks = None if masks is None else keras.ops.convert_to_tensor(masks[:, None])
-    return tokens, model.get_layer("mask_embedding")(embeddings, masks)
-
-
-def test_intermediates_of_the_decoder_are_those_of_transformers(model, embeddings):
-    tokens, maps = parts_of(model, embeddings, **POINTS)
-    positions = model.get_layer("fourier_positions")(model.get_layer("grid_places")(embeddings))
-    tokens, image = model.get_layer("mask_decoder").features(embeddings, positions, tokens, maps)
-    check("iou_token_path", tokens[:, 0])
-    check("hyper_0_in", tokens[:, 1])
-    activated = keras.ops.gelu(ARRAYS["upscaled"], approximate=False)  # stored before the last GELU
-    check("upscaled", image, keras.ops.convert_to_numpy(activated))
+def check(key, value):
+    golden_task_models.check(CASE, key, value, ARRAYS[key])
 
 
 @pytest.mark.parametrize("name", ["points", "both"])
 @pytest.mark.parametrize("method", ["call", "predict"])
 def test_a_call_encodes_and_decodes(model, name, method):
-    inputs = {"images": ARRAYS["images"], **NONE, **SETS[name][0]}
+    inputs = {"images": ARRAYS["images"], **NONE, **SETS[name]}
+    del inputs["multimask"]
     found = model(inputs) if method == "call" else model.predict(inputs, verbose=0)
     check(f"{name}_masks", found["masks"])
     check(f"{name}_iou", found["iou"])
@@ -138,9 +93,8 @@ def test_a_saved_model_is_the_same(model, embeddings, tmp_path):
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     assert isinstance(again, SAM) and again.get_config() == model.get_config()
-    for given, multimask in SETS.values():
-        found = again.decode(again.encode(ARRAYS["images"]), **given, multimask=multimask)
-        expected = model.decode(embeddings, **given, multimask=multimask)
+    for given in SETS.values():
+        found, expected = again.decode(again.encode(ARRAYS["images"]), **given), model.decode(embeddings, **given)
         for key in ("masks", "iou"):
             np.testing.assert_array_equal(found[key], expected[key])
 
@@ -288,28 +242,6 @@ def test_the_encoder_must_be_one_of_sam(model):
 
 
 # --- masks in pixels of the image
-
-
-def check_post(key, value):
-    limit = POST_CASE["tolerance"]["per_key_atol"].get(key, 0)
-    np.testing.assert_allclose(value, POST_ARRAYS[key], atol=limit, rtol=0, err_msg=key)
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_masks_in_pixels_are_those_of_transformers(number):
-    size, longest = POST_CASE["original_sizes"][number], POST_CASE["longest_edge"]
-    image, logits = POST_ARRAYS[f"image_{number}"], POST_ARRAYS[f"low_res_masks_{number}"]
-    assert masks.prompt_input_size(size, longest) == tuple(POST_ARRAYS["reshaped_sizes"][number])
-    limit = POST_CASE["tolerance"]["per_key_atol"]["pixel_values"]
-    pixels = masks.prompt_input(image, longest)
-    np.testing.assert_allclose(pixels, POST_ARRAYS["pixel_values"][number], atol=limit, rtol=0)
-    for key in ("points", "boxes"):
-        check_post(f"{key}_resized_{number}", masks.to_prompt_pixels(POST_ARRAYS[f"{key}_{number}"], size, longest))
-    found = masks.masks_to_pixels(logits, size, longest)
-    check_post(f"masks_{number}", found)
-    np.testing.assert_array_equal(found > 0, POST_ARRAYS[f"masks_binary_{number}"])
-    check_post(f"stability_{number}", masks.mask_stability(found[0]))
-    check_post(f"boxes_of_masks_{number}", masks.mask_boxes(found[0] > 0))
 
 
 def test_an_empty_mask_has_no_stability_and_no_box():

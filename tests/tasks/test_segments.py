@@ -1,12 +1,10 @@
-"""Semantic, instance and panoptic segmentation by EoMT, against transformers."""
+"""Segmentation by EoMT; tests/test_golden.py compares it with transformers."""
 
 import json
 
 import numpy as np
 import pytest
-from conftest import TESTS
 from faults import for_each
-from golden_arrays import stored_in
 
 from keras_vit.tasks.segments import (
     LabelMap,
@@ -14,47 +12,9 @@ from keras_vit.tasks.segments import (
     instances,
     panoptic,
     semantic,
-    semantic_scores,
     unpadded_size,
     windows,
 )
-
-CASE = TESTS / "golden_tasks" / "eomt_post"
-
-
-@pytest.fixture(scope="module")
-def golden():
-    return stored_in(CASE / "io.npz"), json.loads((CASE / "case.json").read_text())
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_panoptic_and_instances(number, golden):
-    arrays, case = golden
-    size, side = tuple(case["target_sizes"][number]), case["network_size"]
-    logits = arrays["mask_logits"][number], arrays["class_logits"][number]
-    limits = case["threshold"], case["overlap_mask_area_threshold"]
-    for key, found in {
-        "panoptic": panoptic(*logits, size, side, case["stuff_classes"], *limits),
-        "instance": instances(*logits, size, side, case["instance_threshold"]),
-    }.items():
-        np.testing.assert_array_equal(found.ids, arrays[f"{key}_{number}"])
-        expected = case[f"{key}_segments_{number}"]
-        assert [row["id"] for row in expected] == list(range(len(found.labels)))
-        assert [row["label_id"] for row in expected] == found.labels.tolist()
-        np.testing.assert_allclose(found.scores, [row["score"] for row in expected], rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_semantic(number, golden):
-    arrays, case = golden
-    size, side = tuple(case["target_sizes"][number]), case["semantic_size"]
-    rows = [index for index, (image, *_) in enumerate(case["patch_offsets"]) if image == number]
-    assert windows(size, side)[1] == [tuple(case["patch_offsets"][row][1:]) for row in rows]
-    given = arrays["window_mask_logits"][rows], arrays["window_class_logits"][rows], size, side
-    atol = case["tolerance"]["per_key_atol"][f"semantic_scores_{number}"]
-    expected = arrays[f"semantic_scores_{number}"]
-    np.testing.assert_allclose(semantic_scores(*given), expected, rtol=0, atol=atol)
-    np.testing.assert_array_equal(semantic(*given).labels, arrays[f"semantic_{number}"])
 
 
 def test_stuff_is_one_segment_and_nothing_is_none():
