@@ -20,7 +20,7 @@ from keras_vit.checkpoints.match import make_plan
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import BEST, aliases_of, list_releases
 from keras_vit.checkpoints.resolve import resolve
-from keras_vit.checkpoints.task_files import build_task, defer_task, encoder_of, whole_of
+from keras_vit.checkpoints.task_files import build_task, defer_task, of_any_size, whole_of
 from keras_vit.compat.initial_values import build_at_once, build_deferred
 from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.base import NESTED, flattened
@@ -262,7 +262,7 @@ def load(
     evidence = whole_of(evidence)
     if evidence.task is not None:
         if fields["image_size"] is None:
-            resolved = dataclasses.replace(resolved, config=encoder_of(resolved.config, evidence.task, evidence.layout))
+            resolved = of_any_size(resolved, evidence)
         return build_task(resolved, evidence, resize, **about)
     return build_loaded(resolved, evidence, resize, **about)
 
@@ -284,6 +284,7 @@ def describe(source: PathLike, *, variant: str | None = None, **arguments: Any) 
     if evidence.task is None:
         model, _ = build_deferred(lambda: build_model(resolved.config))
     else:
+        resolved = resolved if fields["image_size"] else of_any_size(resolved, evidence)
         model, _ = defer_task(resolved, evidence)
     report = make_plan(model, evidence).report
     row = resolved.row

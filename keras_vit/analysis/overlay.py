@@ -1,20 +1,13 @@
 """Show attention on an image: darken the image (Fig. 6 of arXiv 2010.11929), or draw a heat map over it."""
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
 from keras_vit import checks
 from keras_vit.models import ImageModel
+from keras_vit.tasks.drawing import as_uint8, scale_colours
 
-# Inferno by Nathaniel J. Smith and Stefan van der Walt (github.com/BIDS/colormap, CC0 1.0), at every tenth from 0 to
-# 0.9. It is perceptually uniform, also for colour-blind readers; the last tenth fades to white and is not used.
-SCALE = ("000004", "160b39", "420a68", "6a176e", "932667", "bc3754", "dd513a", "f37819", "fca50a", "f6d746")
-_LUMA = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
-_COLOUR = (0.55, 0.75)  # share of the colour at minimum and maximum attention; the rest is the image
-_BLACK = 0.3  # black becomes this grey; white stays white
 _DARKEST = 0.2  # brightness at minimum attention
 _LEAST_CUT = 0.2  # attention is never clipped below this share of its maximum
 
@@ -73,12 +66,7 @@ def heat_map(
     """
     image = as_uint8("image", image)
     heat = enlarge(attention, image.shape[:2], smooth=smooth, quantile=quantile)
-    grey = 255 * _BLACK + (1 - _BLACK) * (image @ np.array(_LUMA))
-    share = np.interp(heat, (0, 1), _COLOUR)[..., None]
-    anchors = np.array([list(bytes.fromhex(colour)) for colour in SCALE])
-    places = np.linspace(0, 1, len(anchors))
-    colours = np.stack([np.interp(heat, places, channel) for channel in anchors.T], -1)
-    return np.rint(share * colours + (1 - share) * grey[..., None]).astype("uint8")
+    return scale_colours(heat, image)
 
 
 def seen_images(model: ImageModel, images: npt.ArrayLike) -> np.ndarray:
@@ -137,20 +125,6 @@ def enlarge(attention, size, *, smooth=True, quantile=0.97):
         rows, columns = (np.arange(side) * count // side for side, count in zip(size, attention.shape, strict=True))
         large = attention[rows][:, columns]
     return (large - large.min()) / np.ptp(large)
-
-
-def as_uint8(name: str, image: Any) -> np.ndarray:
-    """Return an image as uint8 (height, width, 3); raise a `ValueError` for another shape or range."""
-    image = np.asarray(image)
-    image = image[..., None] if image.ndim == 2 else image
-    if image.ndim != 3 or image.shape[-1] not in (1, 3):
-        raise ValueError(f"{name} must have shape (height, width, 1 or 3); got {image.shape}")
-    if image.dtype != np.uint8:
-        if image.dtype.kind != "f" or not np.isfinite(image).all() or image.min() < -1e-3 or image.max() > 1.001:
-            found = f"{image.dtype} from {image.min()} to {image.max()}"
-            raise ValueError(f"{name} must be uint8, or floats in [0, 1]; got {found}")
-        image = np.rint(255 * np.clip(image, 0, 1)).astype("uint8")
-    return np.broadcast_to(image, (*image.shape[:2], 3))
 
 
 def _blur(side, deviation):

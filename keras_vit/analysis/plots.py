@@ -16,8 +16,9 @@ import numpy.typing as npt
 
 from keras_vit import checks
 from keras_vit.analysis.heads import head_strength, receptive_field
-from keras_vit.analysis.overlay import as_uint8, heat_map, overlay
+from keras_vit.analysis.overlay import heat_map, overlay
 from keras_vit.config import ResNetConfig
+from keras_vit.tasks.drawing import as_uint8
 from keras_vit.versions import import_optional
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from keras_vit.checkpoints.config_keys import KEYS, checked, flag, one_of
 from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.checkpoints.image_processors import (
     huggingface_preprocessing,
-    task_preprocessing,
     timm_preprocessing,
     torchvision_preprocessing,
 )
@@ -95,11 +94,7 @@ def read_stated(checkpoint, network, library):
         with named(repr(str(path.parent / (PROCESSOR if "image_processor" in processor else IMAGE_PROCESSOR)))):
             processor_class = HF_TYPES.get((values or {}).get("model_type"), {}).get("processor")
             values_of_images = processor.get("image_processor", processor)
-            if theirs.task is None:
-                of_processor = huggingface_preprocessing(values_of_images, processor_class)
-            else:
-                of_processor = task_preprocessing(values_of_images)
-            preprocessing = preprocessing or of_processor
+            preprocessing = preprocessing or huggingface_preprocessing(values_of_images, processor_class)
     with named(f"the metadata of {str(path)!r}"):
         ours = from_text(checkpoint.metadata.get(KEY), str(path))
         if "preprocessing" in ours:

@@ -11,6 +11,7 @@ from keras_vit.files import read_toml
 from keras_vit.logs import LOGGER
 
 _PROCESSORS = read_toml("checkpoints/image_processors.toml")
+_LONGEST, _STEP = 1333, 16  # of the longer side, and of both sides, for YOLOS
 HF_INTERPOLATIONS = {0: "nearest", 2: "bilinear_antialias", 3: "bicubic"}  # numbers of PIL.Image.Resampling
 
 
@@ -57,42 +58,50 @@ def huggingface_preprocessing(values, class_name=None):
     scale = checks.check_positive("rescale_factor", values.get("rescale_factor", 1 / 255))
     if not math.isclose(scale, 1 / 255, rel_tol=1e-4):
         raise ValueError(f"rescale_factor must be 1 / 255 for a model of keras_vit; got {scale!r}")
-    size, native = _size(values)
+    size, rule = _of_task(kind, values) or _size(values)
     crop = values.get("crop_size") if flag(values, "do_center_crop") else None
     if isinstance(crop, dict):
         crop = (crop["height"], crop["width"])
-    if isinstance(size, int) and crop is None:
+    if isinstance(size, int) and crop is None and "sizing" not in rule:
         LOGGER.warning(f"the file states the shorter side, {size}, and no crop: images are resized to {size} x {size}")
     is_normalised = checks.check_flag("do_normalize", values.get("do_normalize", True))
     return Preprocessing(
         size=size,
         crop=crop,
-        pad=_is_padded(values),
+        pad=_is_padded(values) and "sizing" not in rule,
         interpolation=one_of("resample", values["resample"], HF_INTERPOLATIONS),
         rounding="transformers",
-        **native,
+        **rule,
         mean=tuple(values["image_mean"]) if is_normalised else (0.0, 0.0, 0.0),
         std=tuple(values["image_std"]) if is_normalised else (1.0, 1.0, 1.0),
     )
 
 
-def task_preprocessing(values):
-    """Return what an image processor of a task model states of the pixels: interpolation, mean, std, and a fixed size.
-
-    The rule by which the size of an image follows from its aspect ratio is that of `keras_vit.tasks`.
-
-    Args:
-        values: its JSON.
-    """
-    size = values.get("size") or {}
-    size = {"height": size, "width": size} if isinstance(size, int) else size
-    shortest = size.get("shortest_edge") or size.get("longest_edge") or 224
-    statistics = {name: tuple(values[f"image_{name}"]) for name in ("mean", "std") if values.get(f"image_{name}")}
-    return Preprocessing(
-        size=(size.get("height") or shortest, size.get("width") or shortest),
-        interpolation=one_of("resample", values.get("resample", 2), HF_INTERPOLATIONS),
-        **statistics,
-    )
+def _of_task(kind, values):
+    """Return the size that an image processor of a task resizes to, and its rule; None for other processors."""
+    size = values.get("size")
+    if kind == "DPT":
+        checked_value("do_pad", values.get("do_pad") or False, [False])
+        rule = "nearest" if flag(values, "keep_aspect_ratio") else "stretch"
+        return _size(values)[0], {"sizing": rule, "multiple": values["ensure_multiple_of"]}
+    if kind in ("Owlv2", "VitPose"):
+        on = {"Owlv2": "do_pad", "VitPose": "do_affine_transform"}[kind]
+        checked_value(on, values.get(on, True), [True])
+        return _size(values)[0], {"sizing": "square" if kind == "Owlv2" else "box"}
+    if kind not in ("Yolos", "Eomt"):
+        return None
+    if not isinstance(size, dict):  # a file of 2022
+        size = {"shortest_edge": size, "longest_edge": values.get("max_size", _LONGEST)}
+    if "height" in size:
+        return (size["height"], size["width"]), {"sizing": "stretch"}
+    shortest, longest = size["shortest_edge"], size.get("longest_edge")
+    if kind == "Yolos":
+        return shortest, {"sizing": "shortest", "longest": longest, "multiple": _STEP}
+    if flag(values, "do_split_image"):
+        return shortest, {"sizing": "windows"}
+    checked_value("do_pad", flag(values, "do_pad"), [True])
+    checked_value("longest_edge in size", longest, [shortest])
+    return shortest, {"sizing": "longest"}
 
 
 def _is_padded(values):

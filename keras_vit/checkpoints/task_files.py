@@ -77,12 +77,17 @@ def _is_excluded(layout, arrays):
     return layout.excludes is not None and any(re.search(layout.excludes, name) for name in arrays)
 
 
-def encoder_of(config, task, layout):
-    """Return the config of the encoder of a task: for images of any size, with the table of its file, where it can."""
-    if task not in _OF_ANY_SIZE:
-        return config
-    grid = {"embedding.position_grid": config.table_grid, "embedding.resize": layout.resize}
-    return config.replace(image_size="any", **grid)
+def of_any_size(resolved, evidence):
+    """Return what a file holds of an encoder for images of any size, with the table of the file, if its task allows it.
+
+    Args:
+        resolved, evidence: as in `build_task`.
+    """
+    if evidence.task not in _OF_ANY_SIZE:
+        return resolved
+    grid = {"embedding.position_grid": resolved.config.table_grid, "embedding.resize": evidence.layout.resize}
+    config, known = resolved.config.replace(image_size="any", **grid), evidence.preprocessing
+    return dataclasses.replace(resolved, config=config, preprocessing=known or resolved.preprocessing)
 
 
 def _depth_anything(values, entries):

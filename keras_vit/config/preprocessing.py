@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_vit import checks
-from keras_vit.config.base import Config, ImageConfig, one_of
+from keras_vit.config.base import Config, ImageConfig, one_of, optional
+from keras_vit.config.sizes import RULES, padded
 from keras_vit.typing import Pair, Size
 
 INTERPOLATIONS = ("bilinear", "bilinear_antialias", "bicubic", "area", "nearest")
 ROUNDINGS = ("big_vision", "torchvision", "transformers")
+_WITH_MULTIPLE = ("stretch", "nearest", "lower_bound", "shortest")
 
 
 def _check_size(name, value):
@@ -53,12 +55,26 @@ class Preprocessing(Config):
         patch_size, max_tokens: for models of native aspect ratios, see `keras_vit.resize`: the image keeps its aspect
             ratio, is resized to the largest size whose patches of `patch_size` pixels are at most `max_tokens`, and is
             cut into these patches; `size` is ignored. None for other models.
+        sizing: for task models, the rule by which the size of the input follows from that of the image; no part of the
+            image is lost. None is the exact `size`, or the rule of `crop`, `pad` or `max_tokens`.
+            `stretch`: each side becomes that of `size`, and, like those of all rules with `multiple`, a multiple of it.
+            `nearest`: both sides are scaled by one factor, that of `size` which is nearer to 1 (DPT and Depth Anything
+            in transformers). `lower_bound`: by the larger factor, so that no side is below `size` (the Depth Anything
+            authors). `shortest`: the shorter side becomes that of `size`, unless the longer one would exceed `longest`
+            (YOLOS). `longest`: the longer side becomes that of `size`, and the rest of a square is black (EoMT).
+            `windows`: as `shortest`; the model gets squares spread along the longer side (EoMT). `square`: the image is
+            padded with black to a square at the bottom and the right, filtered and resized (OWLv2). `box`: the model
+            gets the region around a box, in the aspect ratio of `size` (ViTPose).
+        longest: maximum length of the longer side in pixels with `sizing="shortest"`, or None.
+        multiple: both sides are multiples of it with `stretch`, `nearest`, `lower_bound` and `shortest`, such as the
+            patch size. `shortest` cuts off the rest; the others round.
         in_model: True for a model built with `include_preprocessing`, which applies `mean` and `std` itself; prepared
             images then keep values in [0, 255]. The model sets this field.
 
     Raises:
-        ValueError: if a value is out of range, `crop` exceeds `size`, both `crop` and `pad` are given, or only one of
-            `patch_size` and `max_tokens` is given, or both with `crop`, `pad` or `in_model`.
+        ValueError: if a value is out of range, `crop` exceeds `size`, both `crop` and `pad` are given, only one of
+            `patch_size` and `max_tokens` is given, or both with `crop`, `pad` or `in_model`, or `sizing` is given with
+            one of these, or `longest` or `multiple` without a rule that has them.
     """
 
     own_checks = {
@@ -67,6 +83,9 @@ class Preprocessing(Config):
         "rounding": one_of(ROUNDINGS),
         "mean": _check_numbers,
         "std": _check_numbers,
+        "sizing": optional(one_of(RULES)),
+        "longest": optional(checks.check_integer),
+        "multiple": checks.check_integer,
     }
 
     size: Pair = 224
@@ -78,6 +97,9 @@ class Preprocessing(Config):
     std: Sequence[float] = (0.5, 0.5, 0.5)
     patch_size: Pair | None = None
     max_tokens: int | None = None
+    sizing: str | None = None
+    longest: int | None = None
+    multiple: int = 1
     in_model: bool = False
 
     def __post_init__(self):
@@ -90,6 +112,11 @@ class Preprocessing(Config):
                 "{patch_size} and {max_tokens} must be given together, without {crop}, {pad} and {in_model}": (
                     (self.patch_size is None) != (self.max_tokens is None) or (self.max_tokens and has_other)
                 ),
+                "{sizing} keeps the whole image, so {crop}, {pad}, {max_tokens} and {in_model} must not be set": (
+                    self.sizing and (has_other or self.max_tokens)
+                ),
+                "{longest} needs {sizing}='shortest'": self.longest and self.sizing != "shortest",
+                "{multiple} needs another {sizing}": self.multiple > 1 and self.sizing not in _WITH_MULTIPLE,
                 "{crop} must not exceed {size}": self.crop and any(np.greater(self.crop, resized)),
                 "{mean} and {std} must have one number per channel, 1 or 3": (
                     len(self.mean) != len(self.std) or len(self.mean) not in (1, 3)
@@ -107,6 +134,20 @@ class Preprocessing(Config):
         With `max_tokens`, each image has its own.
         """
         return self.crop or self.size
+
+    def resized(self, size: Size) -> tuple[int, int]:
+        """Return the (height, width) to which an image is resized, before padding and without a crop.
+
+        Args:
+            size: (height, width) of the upright image in pixels, or one integer for both.
+
+        Raises:
+            ValueError: if `size` is not a valid size.
+        """
+        size = checks.check_pair("size", size)
+        if self.pad:
+            return padded(size, self.image_size)
+        return RULES[self.sizing or "stretch"](size, self.image_size, self.longest, self.multiple)
 
     @property
     def channels(self) -> int:
@@ -126,7 +167,8 @@ class Preprocessing(Config):
     def at(self, image_size: Size) -> Self:
         """Return the same preprocessing with another fixed image size.
 
-        Without `crop`, `size` becomes the new size. With `crop`, the ratio of `size` to `crop` stays the same.
+        Without `crop`, `size` becomes the new size. With `crop`, the ratio of `size` to `crop` stays the same. A rule
+        of `sizing` with inputs of several sizes is dropped.
 
         Args:
             image_size: (height, width) of the prepared image in pixels, or one integer for both.
@@ -135,6 +177,8 @@ class Preprocessing(Config):
             ValueError: if `image_size` is not a valid size.
         """
         image_size = checks.check_pair("image_size", image_size)
+        if self.sizing in _WITH_MULTIPLE:
+            return self.replace(size=image_size, sizing=None, longest=None, multiple=1)
         if self.max_tokens is not None:
             return self.replace(size=image_size, patch_size=None, max_tokens=None)
         if self.crop is None:
@@ -165,7 +209,8 @@ class Preprocessing(Config):
         Raises:
             ValueError: if a value is out of range.
         """
-        return self.replace(patch_size=patch_size, max_tokens=max_tokens, crop=None, pad=False, size=self.image_size)
+        others = {"crop": None, "pad": False, "sizing": None, "longest": None, "multiple": 1}
+        return self.replace(patch_size=patch_size, max_tokens=max_tokens, size=self.image_size, **others)
 
     def to_images(self, inputs: npt.ArrayLike) -> np.ndarray:
         """Convert prepared images back to pixel values in [0, 1].

@@ -76,7 +76,13 @@ def _decoder(channels, max_pixels, scaled_for, has_python):
 def check(preprocessing):
     """Return `preprocessing` if it is a `Preprocessing`, else raise a `TypeError`."""
     expected = "a keras_vit.Preprocessing, such as model.preprocessing"
-    return checks.check_instance("preprocessing", preprocessing, Preprocessing, expected)
+    checks.check_instance("preprocessing", preprocessing, Preprocessing, expected)
+    if preprocessing.sizing not in (None, "stretch") or preprocessing.multiple > 1:
+        raise ValueError(
+            f"preprocessing must have sizing=None; got {preprocessing.sizing!r} of a task model (use "
+            "keras_vit.predict, keras_vit.tasks.prepare for one image, or preprocessing.at(image_size))"
+        )
+    return preprocessing
 
 
 def apply(preprocessing, image):

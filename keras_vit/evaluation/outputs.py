@@ -1,6 +1,7 @@
 """Run a model on images: `predict`, and the batches and checks that all evaluations share."""
 
 import warnings
+from typing import Any
 
 import keras
 import numpy as np
@@ -10,10 +11,12 @@ from keras_vit import checks
 from keras_vit.compat.inference import inference
 from keras_vit.data import images as readers
 from keras_vit.data.preprocessing import check
+from keras_vit.models import TaskModel
 from keras_vit.models.base import ImageModel
 from keras_vit.models.encoders import described, find_encoders, labels_of, preprocessing_of, score_activations
 from keras_vit.models.training_warnings import look_at
 from keras_vit.progress import progress
+from keras_vit.tasks.answers import predict_task
 
 _BATCH_SIZE = 32
 
@@ -21,40 +24,61 @@ _BATCH_SIZE = 32
 def predict(
     model: ImageModel,
     images: readers.Images,
-    top: int = 5,
+    top: int | None = None,
     value_range: tuple[float, float] | None = None,
     verbose: bool = False,
-) -> list[list[tuple[str, float]]]:
-    """Classify images.
+    **options: Any,
+) -> list[Any]:
+    """Classify images, or return the answers of a task model: depth, segments, boxes, keypoints or masks.
 
     Args:
         model: a classifier of keras_vit, or layers after one, such as a new head; its `preprocessing` and `labels` are
-            used, see `keras_vit.Model`.
+            used, see `keras_vit.Model`. Or a `TaskModel`.
         images: a path, bytes, an open file, a PIL image, an array, or a list of them, as in `keras_vit.preprocess`.
-        top: number of classes per image, best first; all classes if the model has fewer.
+        top: number of classes per image, best first; all classes if the model has fewer; None is 5. For detectors,
+            number of boxes; None is all.
         value_range: darkest and brightest value of the arrays in `images`, as in `keras_vit.preprocess`.
-        verbose: whether to show a progress bar.
+        verbose: whether to show a progress bar, for classifiers.
+        **options: of task models. Coordinates are x and y in pixels of the upright image. `boxes`, `points` and
+            `labels` are of one image; if `images` is a list, they are lists with one value per image.
+            `EoMT`: `segments`: `panoptic` (default), `instances` or `semantic`; `stuff`: indices of classes whose
+            segments become one; `threshold` and `overlap`, see `keras_vit.tasks.panoptic`, both 0.8.
+            `YOLOS`: `threshold`, 0.5. `OWL`: `text`, a list of strings, and `threshold`, 0.1; or `examples`, a list of
+            uint8 arrays that each show an object, `threshold`, 0, and `overlap`, 0.3.
+            `ViTPose`: `boxes` (persons, 4), left, top, right and bottom edges, or a `Boxes`; the default is the whole
+            image; `blur`, see `keras_vit.tasks.heatmap_peaks`.
+            `SAM`: `points` (points, 2) of one object or (objects, points, 2), `labels` of their shape, 1 on the object
+            (default) and 0 on the background; `boxes` (objects, 4) or a `Boxes`; `multimask`: True (default) takes the
+            best of three masks of each object, False the one for prompts that are not ambiguous.
+            `CLIPSeg`: `text` and `threshold`, 0.5.
 
     Returns:
-        A list with one entry per image: a list of `(label, score)` pairs, best first. Scores are softmax probabilities
-        (of a sigmoid, if the model has one class), or the outputs of the head if `classifier_activation` is set. Class
-        17 of a model without labels is named `"class_17"`. For a single image, the list has one entry.
+        A list with one entry per image; for a single image, the list has one entry. Of a classifier, a list of
+        `(label, score)` pairs, best first. Scores are softmax probabilities (of a sigmoid, if the model has one class),
+        or the outputs of the head if `classifier_activation` is set. Class 17 of a model without labels is named
+        `"class_17"`. Of a task model, a `DepthMap`, `Segments`, `LabelMap`, `Boxes`, `Keypoints` or `Masks`.
 
     Raises:
         ValueError, FileNotFoundError, TypeError: as in `keras_vit.preprocess`, and on a model without a head or
-            without pooling.
+            without pooling, or an option that the model does not have or that is out of range.
 
     Warns:
         UserWarning: if the kernel of the head is all zeros, so that all classes have the same score.
     """
+    checks.check_flag("verbose", verbose)
+    if isinstance(model, TaskModel):
+        listed = readers.as_images(images, value_range)
+        options |= {} if top is None else {"top": top}
+        return predict_task(model, listed, isinstance(images, (list, tuple)) or len(listed) > 1, options)
+    if options:
+        raise TypeError(f"{next(iter(options))} is an option of task models; got a {type(model).__name__}")
     check_classifier(model)
     preprocessing = check_preprocessing(model, None)
-    checks.check_flag("verbose", verbose)
     listed = readers.as_images(images, value_range)
     starts = range(0, len(listed), _BATCH_SIZE)
     batches = (readers.stack(listed[start : start + _BATCH_SIZE], preprocessing) for start in starts)
     forward = inference(model) if len(starts) > 1 else model.predict_on_batch
-    return _best(model, batches, len(starts), top, forward, verbose=verbose)
+    return _best(model, batches, len(starts), 5 if top is None else top, forward, verbose=verbose)
 
 
 def predict_prepared(model: ImageModel, inputs: npt.ArrayLike, top: int = 5) -> list[list[tuple[str, float]]]:

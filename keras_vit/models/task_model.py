@@ -38,7 +38,8 @@ class TaskModel(Model):
         # a function, because Keras would track the encoder as a sub-layer with every weight a second time
         self._get_encoder = lambda: encoder
         self._arguments = arguments
-        self.preprocessing = encoder.preprocessing
+        known = encoder.preprocessing
+        self.preprocessing = known.replace(crop=None, size=known.image_size)  # the answer is for the whole image
 
     @staticmethod
     def _head(encoder, **arguments):
@@ -49,6 +50,11 @@ class TaskModel(Model):
     def encoder(self) -> VisionTransformer:
         """Return the encoder, which shares its weights with this model."""
         return self._get_encoder()
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of the head by name."""
+        return dict(self._arguments)
 
     @property
     def config(self) -> ViTConfig:

@@ -1,4 +1,4 @@
-"""Boxes: the size of the input of YOLOS, and its answer as boxes in pixels of the image."""
+"""Boxes: the answers of YOLOS, OWL-ViT and OWLv2 in pixels of the image."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,69 +9,85 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 from keras_vit import checks
-from keras_vit.analysis.overlay import as_uint8
-from keras_vit.tasks.drawing import check_array, check_names, label_colour, softmax
-from keras_vit.typing import Size
+from keras_vit.tasks.drawing import as_uint8, check_array, check_names, label_colour
+from keras_vit.tasks.inputs import Placement, boxes_to_image
 
-
-def detection_input_size(size: Size, shortest: int = 800, longest: int = 1333, multiple: int = 16) -> tuple[int, int]:
-    """Return the size to which an image is resized for YOLOS.
-
-    Args:
-        size: (height, width) of the image, or one integer for both.
-        shortest: length of the shorter side.
-        longest: maximum length of the longer side; the shorter side then follows from it.
-        multiple: both sides are cut down to a multiple of it, such as the patch size; 1 for DETR.
-
-    Returns:
-        (height, width), at least one multiple each.
-
-    Raises:
-        ValueError: if a value is out of range.
-    """
-    size = checks.check_pair("size", size)
-    for name, value in (("shortest", shortest), ("longest", longest), ("multiple", multiple)):
-        checks.check_integer(name, value)
-    short, long = sorted(size)
-    wanted, side = (shortest, short) if shortest * long <= longest * short else (longest, long)
-    height, width = (max(wanted * each // side // multiple, 1) * multiple for each in size)
-    return height, width
+_FADED = 0.1  # of the best score: what an example finds with less than this is dropped
 
 
 def detected_boxes(
-    logits: npt.ArrayLike,
+    scores: npt.ArrayLike,
     boxes: npt.ArrayLike,
-    size: Size,
+    place: Placement,
     threshold: float = 0.5,
     names: Sequence[str] | None = None,
 ) -> "Boxes":
-    """Return the boxes of one image whose score is above a threshold, in the order of the queries.
+    """Return the boxes of one image whose best score is above a threshold, in the order of the rows.
 
     Boxes that overlap are not merged, and edges outside the image are not moved into it.
 
     Args:
-        logits: (queries, classes + 1); the last class is that of no object.
-        boxes: (queries, 4): centre x, centre y, width and height as shares of the image.
-        size: (height, width) of the upright image.
-        threshold: number in [0, 1); the score is the largest softmax probability of an object.
-        names: names of the classes.
+        scores: (boxes, classes), in [0, 1]: the softmax without the class of no object for YOLOS, the sigmoid of the
+            logits of the queries for OWL.
+        boxes: (boxes, 4): centre x, centre y, width and height as shares of the input.
+        place: where the image is in the input, see `prepare`.
+        threshold: number in [0, 1).
+        names: names of the classes or queries.
 
     Raises:
         ValueError: on another shape or range.
     """
-    logits = check_array("logits", logits, ("queries", "classes + 1"))
-    boxes = check_array("boxes", boxes, (len(logits), 4))
-    (height, width), threshold = checks.check_pair("size", size), checks.check_rate("threshold", threshold)
-    if logits.shape[1] < 2:
-        raise ValueError(f"logits must have at least two columns, the last for no object; got shape {logits.shape}")
-    objects = softmax(logits)[:, :-1]
-    names = check_names("names", names, objects.shape[1])
-    labels, scores = objects.argmax(-1), objects.max(-1)
-    kept = scores > threshold
-    middle, half = boxes[kept, :2], boxes[kept, 2:] / 2
-    edges = np.concatenate([middle - half, middle + half], -1) * (width, height, width, height)
-    labels = labels[kept]
-    return Boxes(edges, scores[kept], labels, names and tuple(names[label] for label in labels))
+    scores = check_array("scores", scores, ("boxes", "classes"))
+    boxes = check_array("boxes", boxes, (len(scores), 4))
+    names = check_names("names", names, scores.shape[1])
+    kept = scores.max(-1) > checks.check_rate("threshold", threshold)
+    labels = scores.argmax(-1)[kept]
+    found = names and tuple(names[label] for label in labels)
+    return Boxes(boxes_to_image(boxes[kept], place), scores.max(-1)[kept], labels, found)
+
+
+def example_boxes(
+    scores: npt.ArrayLike,
+    boxes: npt.ArrayLike,
+    place: Placement,
+    threshold: float = 0.0,
+    overlap: float = 0.3,
+) -> "Boxes":
+    """Return the boxes of one image that queries of example images find, in the order of the rows.
+
+    A box is dropped if it overlaps with a better box that is kept (non-maximum suppression), or if its score is below
+    the threshold. The scores are then stretched so that the best of the image is 1 and a tenth of it is 0; boxes with 0
+    are dropped.
+
+    Args:
+        scores, boxes, place: as in `detected_boxes`, for OWL.
+        threshold: minimum score before the stretch, a number in [0, 1).
+        overlap: maximum IoU of two boxes, a number in [0, 1).
+
+    Returns:
+        `Boxes`, whose labels are the indices of the queries
+
+    Raises:
+        ValueError: on another shape or range.
+    """
+    every = detected_boxes(scores, boxes, place, 0.0)
+    threshold, overlap = checks.check_rate("threshold", threshold), checks.check_rate("overlap", overlap)
+    kept = np.zeros(len(every.scores), bool)
+    for index in np.argsort(-every.scores, kind="stable"):
+        kept[index] = not (_iou(every.boxes[index], every.boxes[kept]) > overlap).any()
+    kept &= every.scores >= threshold
+    best = every.scores[kept].max(initial=0.0)
+    stretched = np.clip((every.scores - _FADED * best) / ((1 - _FADED) * best or 1), 0.0, 1.0)
+    kept &= stretched > 0
+    return Boxes(every.boxes[kept], stretched[kept], every.labels[kept])
+
+
+def _iou(edges, others):
+    """Return the intersection over union of one box and others: (4,) and (n, 4) -> (n,)."""
+    shared = np.clip(np.minimum(edges[2:], others[:, 2:]) - np.maximum(edges[:2], others[:, :2]), 0, None).prod(-1)
+    areas = [np.prod(one[..., 2:] - one[..., :2], axis=-1) for one in (edges, others)]
+    union = areas[0] + areas[1] - shared
+    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,6 +118,14 @@ class Boxes:
         if self.labels.shape != (count,) or (self.names is not None and len(self.names) != count):
             got = f"labels of shape {self.labels.shape}, names={self.names!r}"
             raise ValueError(f"labels and names must have one value for each of {count} scores; got {got}")
+
+    def best(self, count: int | None) -> "Boxes":
+        """Return the boxes with the highest scores, best first; all in their order if `count` is None."""
+        if count is None:
+            return self
+        kept = np.argsort(-self.scores, kind="stable")[: checks.check_integer("top", count)]
+        names = self.names and tuple(self.names[index] for index in kept)
+        return Boxes(self.boxes[kept], self.scores[kept], self.labels[kept], names)
 
     def draw(self, image: npt.ArrayLike) -> np.ndarray:
         """Draw the boxes with their classes and scores over an image.

@@ -1,4 +1,4 @@
-"""Depth: the size of the input of a depth model, and its answer as a map in pixels of the image."""
+"""Depth: the answer of a depth model as a map in pixels of the image."""
 
 import dataclasses
 from typing import Any
@@ -7,50 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_vit import checks
-from keras_vit.analysis.overlay import heat_map
 from keras_vit.tasks.drawing import check_array, check_image, resize_map, scale_colours
 from keras_vit.typing import Size
 
-SIZE_RULES = ("nearest", "lower_bound", "stretch")
 UNITS = ("metres", "disparity")
-
-
-def depth_input_size(size: Size, target: Size = 518, multiple: int = 14, rule: str = "nearest") -> tuple[int, int]:
-    """Return the size to which an image is resized for a depth model.
-
-    Args:
-        size: (height, width) of the image, or one integer for both.
-        target: (height, width) wanted, or one integer for both.
-        multiple: both sides become a multiple of it, such as the patch size.
-        rule: `nearest` scales both sides by the factor that is nearer to 1, as transformers does with
-            `keep_aspect_ratio`; `lower_bound` scales both by the larger factor, so that no side is below the target, as
-            the Depth Anything authors do; `stretch` scales each side to the target.
-
-    Returns:
-        (height, width), at least one multiple each.
-
-    Raises:
-        ValueError: if a value is out of range or the rule is unknown.
-    """
-    size, target = checks.check_pair("size", size), checks.check_pair("target", target)
-    checks.check_integer("multiple", multiple)
-    checks.check_choice("rule", rule, SIZE_RULES)
-    scales = [wanted / side for wanted, side in zip(target, size, strict=True)]
-    if rule == "nearest":
-        scales = [min(scales, key=lambda scale: abs(1 - scale))] * 2  # of equal distances the height's
-    if rule == "lower_bound":
-        scales = [max(scales)] * 2
-    height, width = (
-        _to_multiple(scale * side, multiple, wanted if rule == "lower_bound" else multiple)
-        for scale, side, wanted in zip(scales, size, target, strict=True)
-    )
-    return height, width
-
-
-def _to_multiple(side, multiple, least):
-    """Return the nearest multiple (halves to even), or the next larger one if that is below `least`."""
-    nearest = round(side / multiple) * multiple
-    return nearest if nearest >= least else max(int(np.ceil(side / multiple)), 1) * multiple
 
 
 def depth_map(values: npt.ArrayLike, size: Size, unit: str) -> "DepthMap":
@@ -104,9 +64,7 @@ class DepthMap:
         """
         near = self.values.astype("float64") * (-1 if self.unit == "metres" else 1)
         near = (near - near.min()) / (np.ptp(near) or 1)
-        if image is None:
-            return scale_colours(near)
-        return heat_map(check_image(image, near.shape), near, smooth=False, quantile=1)
+        return scale_colours(near, None if image is None else check_image(image, near.shape))
 
     def to_json(self) -> dict[str, Any]:
         """Return the map as a dict of plain Python values, for `json.dumps`."""

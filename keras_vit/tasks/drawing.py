@@ -6,9 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.analysis.overlay import SCALE, as_uint8
 from keras_vit.layers.position_grid import resize_matrix
 
+# Inferno by Nathaniel J. Smith and Stefan van der Walt (github.com/BIDS/colormap, CC0 1.0), at every tenth from 0 to
+# 0.9. It is perceptually uniform, also for colour-blind readers; the last tenth fades to white and is not used.
+SCALE = ("000004", "160b39", "420a68", "6a176e", "932667", "bc3754", "dd513a", "f37819", "fca50a", "f6d746")
+_LUMA = (0.299, 0.587, 0.114)  # of red, green and blue, ITU-R BT.601
+_COLOUR = (0.55, 0.75)  # share of the colour at 0 and at 1; the rest is the image
+_BLACK = 0.3  # black becomes this grey; white stays white
 _HUE, _SATURATION, _VALUE = 0.618034, 0.65, 0.95  # steps of the golden ratio keep the hues of few labels apart
 _SHARE = 0.55  # of the colour of a label over an image
 
@@ -63,11 +68,38 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
     return 0.5 * (1 + np.tanh(0.5 * logits))
 
 
-def scale_colours(values: np.ndarray) -> np.ndarray:
-    """Return the colours of the package's scale for values in [0, 1]: uint8 (..., 3)."""
+def as_uint8(name: str, image: Any) -> np.ndarray:
+    """Return an image as uint8 (height, width, 3); raise a `ValueError` for another shape or range."""
+    image = np.asarray(image)
+    image = image[..., None] if image.ndim == 2 else image
+    if image.ndim != 3 or image.shape[-1] not in (1, 3):
+        raise ValueError(f"{name} must have shape (height, width, 1 or 3); got {image.shape}")
+    if image.dtype != np.uint8:
+        if image.dtype.kind != "f" or not np.isfinite(image).all() or image.min() < -1e-3 or image.max() > 1.001:
+            found = f"{image.dtype} from {image.min()} to {image.max()}"
+            raise ValueError(f"{name} must be uint8, or floats in [0, 1]; got {found}")
+        image = np.rint(255 * np.clip(image, 0, 1)).astype("uint8")
+    return np.broadcast_to(image, (*image.shape[:2], 3))
+
+
+def scale_colours(values: np.ndarray, image: np.ndarray | None = None) -> np.ndarray:
+    """Return the colours of the package's scale for values in [0, 1], over a grey version of an image if one is given.
+
+    Args:
+        values: numbers (height, width).
+        image: uint8 (height, width, 3).
+
+    Returns:
+        uint8 (height, width, 3)
+    """
     anchors = np.array([list(bytes.fromhex(colour)) for colour in SCALE])
     places = np.linspace(0, 1, len(anchors))
-    return np.rint(np.stack([np.interp(values, places, channel) for channel in anchors.T], -1)).astype("uint8")
+    colours = np.stack([np.interp(values, places, channel) for channel in anchors.T], -1)
+    if image is not None:
+        grey = 255 * _BLACK + (1 - _BLACK) * (image @ np.array(_LUMA))
+        share = np.interp(values, (0, 1), _COLOUR)[..., None]
+        colours = share * colours + (1 - share) * grey[..., None]
+    return np.rint(colours).astype("uint8")
 
 
 def label_colour(label: int) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""Keypoints: the crop around a person for ViTPose, and its heatmaps as keypoints in pixels of the image."""
+"""Keypoints: the heatmaps of ViTPose as keypoints in pixels of the image."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,87 +9,14 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 from keras_vit import checks
-from keras_vit.analysis.overlay import as_uint8
-from keras_vit.tasks.drawing import check_array, check_names, label_colour
-from keras_vit.typing import Size
+from keras_vit.tasks.drawing import as_uint8, check_array, check_names, label_colour
+from keras_vit.tasks.inputs import Placement
 
 # program -> standard deviation of its blur of the heatmaps, in their pixels, and the mode of `np.pad` for its border
 BLURS = {"authors": (2.0, "reflect"), "transformers": (0.8, "symmetric")}
 _RADIUS = 5  # taps of the blur on each side
 _RANGE = (1e-3, 50.0)  # of a heatmap before its logarithm
 _TINY = float(np.finfo("float32").eps)  # added to the diagonal of the Hessian
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Region:
-    """Hold the part of an image that a crop shows.
-
-    Attributes:
-        centre: float64 (2,), x and y in pixels of the upright image.
-        extent: float64 (2,), width and height.
-    """
-
-    centre: np.ndarray
-    extent: np.ndarray
-
-    def to_image(self, xy: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-        """Map places (..., 2) of a crop or heatmap of a size (height, width) to the image.
-
-        The first and last pixels of the crop lie on the edges of the region.
-        """
-        last = np.maximum(np.array(size[::-1]) - 1, 1)
-        return xy * (self.extent / last) + self.centre - 0.5 * self.extent
-
-
-def person_region(box: npt.ArrayLike, size: Size = (256, 192), enlargement: float = 1.25) -> Region:
-    """Return the region around a person that a crop of a size shows.
-
-    Args:
-        box: left edge, top edge, width and height in pixels (COCO).
-        size: (height, width) of the crop; the box is widened to this aspect ratio.
-        enlargement: factor of the widened box.
-
-    Raises:
-        ValueError: on another shape or range.
-    """
-    x, y, width, height = np.asarray(check_array("box", box, (4,)), "float64")
-    rows, columns = checks.check_pair("size", size)
-    if min(width, height) <= 0:
-        raise ValueError(f"box must have a width and height above 0; got {box!r}")
-    centre = np.array([x + width / 2, y + height / 2])
-    width, height = max(width, height * columns / rows), max(height, width * rows / columns)
-    return Region(centre, np.array([width, height]) * checks.check_positive("enlargement", enlargement))
-
-
-def crop(image: npt.ArrayLike, region: Region, size: Size = (256, 192)) -> np.ndarray:
-    """Return the crop of a region, bilinear, with black pixels outside the image.
-
-    Args:
-        image: (height, width, 1 or 3) or (height, width), upright: uint8, or floats in [0, 1].
-        region: result of `person_region`.
-        size: (height, width) of the crop.
-
-    Returns:
-        uint8 array (height, width, 3).
-
-    Raises:
-        ValueError: on another shape or range.
-    """
-    pixels, size = as_uint8("image", image), checks.check_pair("size", size)
-    corners = region.to_image(np.stack([np.arange(max(size))] * 2, -1), size)
-    horizontal, vertical = (_taps(corners[:new, axis], old) for axis, new, old in _axes(size, pixels.shape))
-    values = np.einsum("yr,xc,rcd->yxd", vertical, horizontal, pixels.astype("float64"), optimize=True)
-    return np.floor(values + 0.5).astype("uint8")
-
-
-def _axes(size, shape):
-    return (0, size[1], shape[1]), (1, size[0], shape[0])
-
-
-def _taps(places, old):
-    """Return the matrix (places, old) of linear interpolation; places outside the pixels have no weights."""
-    weights = np.maximum(1 - np.abs(places[:, None] - np.arange(old)), 0)
-    return weights * ((places >= 0) & (places <= old - 1))[:, None]
 
 
 def flip_average(heatmaps: npt.ArrayLike, flipped: npt.ArrayLike, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -158,33 +85,39 @@ def _blur(side, sigma, border):
 
 def keypoints(
     heatmaps: npt.ArrayLike,
-    region: Region,
+    places: Sequence[Placement],
     blur: str = "authors",
     names: Sequence[str] | None = None,
 ) -> "Keypoints":
-    """Return the keypoints of one person.
+    """Return the keypoints of the persons in an image.
 
     Args:
-        heatmaps: (rows, columns, keypoints), the output of the model, or the result of `flip_average`.
-        region: the region of the crop, see `person_region`.
+        heatmaps: (persons, rows, columns, keypoints), the output of the model, or the result of `flip_average`.
+        places: where the image is in the input for each person, see `prepare`.
         blur: as in `heatmap_peaks`.
         names: names of the keypoints.
 
     Raises:
         ValueError: on another shape, or if the blur is unknown.
     """
-    xy, scores = heatmap_peaks(heatmaps, blur)
-    rows, columns = np.shape(heatmaps)[:2]
-    return Keypoints(region.to_image(xy, (rows, columns)), scores, check_names("names", names, len(scores)))
+    heatmaps = check_array("heatmaps", heatmaps, (len(places), "rows", "columns", "keypoints"))
+    last = np.maximum(np.array(heatmaps.shape[2:0:-1]) - 1, 1)
+    scores = np.zeros(heatmaps.shape[::3])
+    xy = np.zeros((*scores.shape, 2))
+    for n, (place, one) in enumerate(zip(places, heatmaps, strict=True)):
+        peaks, scores[n] = heatmap_peaks(one, blur)
+        # the first and last pixels of heatmap and input are at the same places
+        xy[n] = place.to_image(peaks * ((np.array(place.size[::-1]) - 1) / last))
+    return Keypoints(xy, scores, names)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Keypoints:
-    """Hold the keypoints of one person.
+    """Hold the keypoints of the persons in an image.
 
     Attributes:
-        xy: float32 (keypoints, 2), in pixels of the upright image.
-        scores: float32 (keypoints,), the largest values of the heatmaps.
+        xy: float32 (persons, keypoints, 2), in pixels of the upright image, from the centre of its first pixel.
+        scores: float32 (persons, keypoints), the largest values of the heatmaps.
         names: names of the keypoints, or None.
 
     Raises:
@@ -196,13 +129,14 @@ class Keypoints:
     names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        count = len(self.scores)
-        object.__setattr__(self, "xy", check_array("xy", self.xy, (count, 2)).astype("float32"))
-        object.__setattr__(self, "scores", check_array("scores", self.scores, (count,)).astype("float32"))
-        object.__setattr__(self, "names", check_names("names", self.names, count))
+        persons = len(self.scores)  # there may be none
+        scores = check_array("scores", self.scores, (persons, "keypoints")).astype("float32")
+        object.__setattr__(self, "scores", scores)
+        object.__setattr__(self, "xy", check_array("xy", self.xy, (*scores.shape, 2)).astype("float32"))
+        object.__setattr__(self, "names", check_names("names", self.names, scores.shape[1]))
 
     def draw(self, image: npt.ArrayLike, threshold: float = 0.3) -> np.ndarray:
-        """Draw a dot for each keypoint over an image.
+        """Draw a dot for each keypoint of each person over an image.
 
         Args:
             image: (height, width, 1 or 3) or (height, width), upright: uint8, or floats in [0, 1].
@@ -216,14 +150,20 @@ class Keypoints:
         """
         picture = Image.fromarray(np.array(as_uint8("image", image)))
         pen, radius = ImageDraw.Draw(picture), max(1.0, min(picture.size) / 100)
-        for index, ((x, y), score) in enumerate(zip(self.xy.tolist(), self.scores, strict=True)):
-            if score >= threshold:
-                dot = (x - radius, y - radius, x + radius, y + radius)
-                pen.ellipse(dot, fill=label_colour(index), outline="white")
+        for person, scores in zip(self.xy.tolist(), self.scores, strict=True):
+            for index, ((x, y), score) in enumerate(zip(person, scores, strict=True)):
+                if score >= threshold:
+                    dot = (x - radius, y - radius, x + radius, y + radius)
+                    pen.ellipse(dot, fill=label_colour(index), outline="white")
         return np.asarray(picture)
 
-    def to_json(self) -> list[dict[str, Any]]:
-        """Return the keypoints as a list of dicts of plain Python values, for `json.dumps`."""
-        rows = zip(self.xy.tolist(), self.scores.tolist(), strict=True)
-        found = [{"x": x, "y": y, "score": score} for (x, y), score in rows]
-        return [one | {"name": name} for one, name in zip(found, self.names, strict=True)] if self.names else found
+    def to_json(self) -> list[list[dict[str, Any]]]:
+        """Return the keypoints of each person as a list of dicts of plain Python values, for `json.dumps`."""
+        names: Sequence[str | None] = self.names or [None] * self.scores.shape[1]
+        return [
+            [
+                {"x": x, "y": y, "score": score} | ({"name": name} if name else {})
+                for (x, y), score, name in zip(person, scores, names, strict=True)
+            ]
+            for person, scores in zip(self.xy.tolist(), self.scores.tolist(), strict=True)
+        ]

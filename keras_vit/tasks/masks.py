@@ -1,160 +1,127 @@
-"""Masks of SAM: its input of one image, prompts in pixels of this input, and masks in pixels of the image."""
+"""Masks: the answers of SAM and CLIPSeg in pixels of the image."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from keras_vit import checks
-from keras_vit.analysis.overlay import as_uint8
-from keras_vit.layers.position_grid import resize_matrix
-from keras_vit.tasks.drawing import check_array
-from keras_vit.typing import Size
+from keras_vit.tasks.drawing import check_array, check_names, draw_labels, run_lengths
+from keras_vit.tasks.inputs import Placement, map_to_image
 
 
-def prompt_input_size(size: Size, longest: int = 1024) -> tuple[int, int]:
-    """Return the size to which an image is resized for SAM, before it is padded to a square.
+def masks_in_image(
+    logits: npt.ArrayLike,
+    scores: npt.ArrayLike,
+    place: Placement,
+    size: tuple[int, int],
+    threshold: float = 0.0,
+    names: Any = None,
+) -> "Masks":
+    """Return masks in pixels of their image.
 
-    Args:
-        size: (height, width) of the image, or one integer for both.
-        longest: length of the longer side afterwards.
-
-    Returns:
-        (height, width); halves are rounded up.
-
-    Raises:
-        ValueError: if a value is out of range.
-    """
-    size = checks.check_pair("size", size)
-    scale = checks.check_integer("longest", longest) / max(size)
-    height, width = (max(int(side * scale + 0.5), 1) for side in size)
-    return height, width
-
-
-def prompt_input(
-    image: npt.ArrayLike,
-    longest: int = 1024,
-    mean: Any = (0.485, 0.456, 0.406),
-    std: Any = (0.229, 0.224, 0.225),
-) -> np.ndarray:
-    """Return the input of SAM for one image: resized (bilinear, antialiased), normalised, and padded with zeros.
+    The logits are resized bilinearly (half-pixel centres, without antialiasing) to the input, cut to the image without
+    padding, and resized bilinearly to the image.
 
     Args:
-        image: (height, width, 1 or 3) or (height, width): uint8, or floats in [0, 1].
-        longest: side of the square.
-        mean, std: of the pixels in [0, 1], one number per channel.
-
-    Returns:
-        float32 (longest, longest, 3); the image is at the top left.
-
-    Raises:
-        ValueError: if the image is none, or a value is out of range.
-    """
-    pixels = as_uint8("image", image)
-    size = prompt_input_size(pixels.shape[:2], longest)
-    mean, std = check_array("mean", mean, (3,)), check_array("std", std, (3,))
-    # as Pillow does: the columns first, each axis rounded to integers
-    resized = np.einsum("xc,rcd->rxd", resize_matrix("bilinear_antialias", pixels.shape[1], size[1]), pixels)
-    resized = np.einsum("yr,rxd->yxd", resize_matrix("bilinear_antialias", pixels.shape[0], size[0]), _bytes(resized))
-    padded = np.zeros((longest, longest, 3), "float32")
-    padded[: size[0], : size[1]] = (_bytes(resized) / 255 - mean) / std
-    return padded
-
-
-def _bytes(values):
-    return np.floor(np.clip(values, 0, 255) + 0.5)
-
-
-def to_prompt_pixels(coordinates: npt.ArrayLike, size: Size, longest: int = 1024) -> np.ndarray:
-    """Convert points or boxes from pixels of an image to pixels of the input of SAM.
-
-    Args:
-        coordinates: (..., 2) points x, y, or (..., 4) boxes x0, y0, x1, y1.
-        size: (height, width) of the image, or one integer for both.
-        longest: as in `prompt_input_size`.
-
-    Returns:
-        Array of the same shape. No half pixel is added: the model does so.
+        logits: (masks, rows, columns), outputs of the model for one image.
+        scores: (masks,), in [0, 1].
+        place: where the image is in the input, see `prepare`.
+        size: (height, width) of the upright image.
+        threshold: a pixel belongs to a mask if its logit is above it.
+        names: names of the masks.
 
     Raises:
-        ValueError: on another shape, or if a value is out of range.
+        ValueError: on another shape or range.
     """
-    values, size = np.asarray(coordinates), checks.check_pair("size", size)
-    if values.ndim == 0 or values.shape[-1] not in (2, 4):
-        raise ValueError(f"coordinates must be of shape (..., 2) or (..., 4); got coordinates of shape {values.shape}")
-    values = check_array("coordinates", values, values.shape)
-    height, width = (new / old for new, old in zip(prompt_input_size(size, longest), size, strict=True))
-    return values * np.tile([width, height], values.shape[-1] // 2)
-
-
-def masks_to_pixels(logits: npt.ArrayLike, size: Size, longest: int = 1024) -> np.ndarray:
-    """Resize masks of SAM to their image; a mask is where the result is above 0.
-
-    The maps are resized bilinearly (half-pixel centres, without antialiasing) to the square input, cut to the image
-    without padding, and resized bilinearly to the image.
-
-    Args:
-        logits: (..., rows, columns), outputs of the model for one image.
-        size: (height, width) of the image, or one integer for both.
-        longest: as in `prompt_input_size`: side of the square input.
-
-    Returns:
-        float32 (..., height, width), logits.
-
-    Raises:
-        ValueError: on another shape, or if a value is out of range.
-    """
-    values, size = np.asarray(logits), checks.check_pair("size", size)
-    if values.ndim < 2:
-        raise ValueError(f"logits must be of shape (..., rows, columns); got logits of shape {values.shape}")
-    values = check_array("logits", values, (*values.shape[:-2], "rows", "columns"))
-    sides = zip(values.shape[-2:], prompt_input_size(size, longest), size, strict=True)
-    vertical, horizontal = (
-        resize_matrix("bilinear", cut, new) @ resize_matrix("bilinear", old, longest)[:cut] for old, cut, new in sides
-    )
-    return np.einsum("yr,xc,...rc->...yx", vertical, horizontal, values, optimize=True).astype("float32")
+    logits = check_array("logits", logits, ("masks", "rows", "columns"))
+    threshold = checks.check_number("threshold", threshold, "finite number", lambda number: True)
+    masks = np.stack([map_to_image(one, place, checks.check_pair("size", size)) > threshold for one in logits])
+    return Masks(masks, scores, names)
 
 
 def mask_stability(logits: npt.ArrayLike, offset: float = 1.0, threshold: float = 0.0) -> np.ndarray:
     """Return how little masks depend on their threshold.
 
     Args:
-        logits: (..., rows, columns).
+        logits: (masks, rows, columns).
         offset: distance of the two thresholds from `threshold`.
         threshold: logits above it belong to the mask.
 
     Returns:
-        (...): area above `threshold + offset` as a share of that above `threshold - offset`; 0 for an empty mask.
+        (masks,): area above `threshold + offset` as a share of that above `threshold - offset`; 0 for an empty mask.
 
     Raises:
         ValueError: on another shape, or if a value is out of range.
     """
-    values, offset = np.asarray(logits), checks.check_positive("offset", offset)
-    if values.ndim < 2:
-        raise ValueError(f"logits must be of shape (..., rows, columns); got logits of shape {values.shape}")
-    values = check_array("logits", values, (*values.shape[:-2], "rows", "columns"))
+    logits, offset = (
+        check_array("logits", logits, ("masks", "rows", "columns")),
+        checks.check_positive("offset", offset),
+    )
     threshold = checks.check_number("threshold", threshold, "finite number", lambda number: True)
-    inner, outer = ((values > threshold + sign * offset).sum((-2, -1), dtype="int64") for sign in (1, -1))
+    inner, outer = ((logits > threshold + sign * offset).sum((-2, -1), dtype="int64") for sign in (1, -1))
     return (inner / np.maximum(outer, 1)).astype("float32")
 
 
-def mask_boxes(masks: npt.ArrayLike) -> np.ndarray:
-    """Return the box of each mask: its extreme pixels, inclusive.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Masks:
+    """Hold the masks of the prompts for an image; they may overlap.
 
-    Args:
-        masks: bool (..., height, width).
-
-    Returns:
-        Integers (..., 4) as x0, y0, x1, y1; zeros for an empty mask.
+    Attributes:
+        masks: bool (masks, height, width), for the pixels of the upright image.
+        scores: float32 (masks,): the predicted IoU (SAM) or the largest probability of a pixel (CLIPSeg).
+        names: names of the masks, or None.
 
     Raises:
-        ValueError: on another shape or type.
+        ValueError: if the lengths differ or the masks are not bool.
     """
-    masks = np.asarray(masks)
-    if masks.ndim < 2 or 0 in masks.shape[-2:] or masks.dtype != bool:
-        raise ValueError(f"masks must be bool of shape (..., height, width); got {masks.dtype} of shape {masks.shape}")
-    (y0, y1), (x0, x1) = (_ends(masks.any(axis)) for axis in (-1, -2))
-    return np.where(np.asarray(masks.any((-2, -1)))[..., None], np.stack([x0, y0, x1, y1], axis=-1), 0)
+
+    masks: np.ndarray
+    scores: np.ndarray
+    names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        masks = np.asarray(self.masks)
+        if masks.ndim != 3 or 0 in masks.shape[1:] or masks.dtype != bool:
+            raise ValueError(f"masks must be bool (masks, height, width); got {masks.dtype} of shape {masks.shape}")
+        scores = check_array("scores", self.scores, (len(masks),)) if len(masks) else np.zeros(0)
+        object.__setattr__(self, "masks", masks)
+        object.__setattr__(self, "scores", scores.astype("float32"))
+        object.__setattr__(self, "names", check_names("names", self.names, len(masks)))
+
+    @property
+    def boxes(self) -> np.ndarray:
+        """Return the box of each mask, its extreme pixels, inclusive: integers x0, y0, x1, y1; zeros if it is empty."""
+        (y0, y1), (x0, x1) = (_ends(self.masks.any(axis)) for axis in (-1, -2))
+        return np.where(self.masks.any((-2, -1))[:, None], np.stack([x0, y0, x1, y1], axis=-1), 0)
+
+    def draw(self, image: npt.ArrayLike | None = None) -> np.ndarray:
+        """Draw each mask in a colour; where masks overlap, the smaller one is on top.
+
+        Args:
+            image: (height, width, 1 or 3) or (height, width), to draw over: uint8, or floats in [0, 1].
+
+        Returns:
+            uint8 array (height, width, 3).
+
+        Raises:
+            ValueError: if the image has another size than the masks.
+        """
+        labels = np.full(self.masks.shape[1:], -1)
+        for index in np.argsort(-self.masks.sum((-2, -1)), kind="stable"):
+            labels[self.masks[index]] = index
+        return draw_labels(labels, image)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a dict of plain Python values, for `json.dumps`: `runs` are [0 or 1, length] in row-major order."""
+        _, height, width = self.masks.shape
+        found = [
+            {"score": score, "box": box, "runs": run_lengths(mask.astype("int8"))}
+            for score, box, mask in zip(self.scores.tolist(), self.boxes.tolist(), self.masks, strict=True)
+        ]
+        named = [one | {"name": name} for one, name in zip(found, self.names, strict=True)] if self.names else found
+        return {"height": height, "width": width, "masks": named}
 
 
 def _ends(taken):

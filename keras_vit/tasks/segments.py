@@ -1,4 +1,4 @@
-"""Segments: the answer of EoMT as a map of classes, or of instances, in pixels of the image."""
+"""Segments: the answers of EoMT and DPT as a map of classes, or of instances, in pixels of the image."""
 
 import dataclasses
 from collections.abc import Collection, Sequence
@@ -8,124 +8,105 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_vit import checks
+from keras_vit.layers.position_grid import resize_matrix
 from keras_vit.tasks.drawing import check_array, check_names, draw_labels, resize_map, run_lengths, sigmoid, softmax
+from keras_vit.tasks.inputs import Placement, map_to_image
 from keras_vit.typing import Size
 
 _DIGITS = 6  # of the scores of panoptic segments
+_STRIP = 64  # rows of the image
 _TINY = 1e-6  # added to an area, as in transformers
 
 
-def windows(size: Size, side: int) -> tuple[tuple[int, int], list[tuple[int, int]]]:
-    """Return the size of an image whose shorter side is `side`, and square windows spread along its longer side.
+def semantic_scores(mask_logits: npt.ArrayLike, class_logits: npt.ArrayLike, places: Sequence[Placement]) -> np.ndarray:
+    """Return the score of each class at each pixel of a resized image, from its windows.
 
     Args:
-        size: (height, width) of the image, or one integer for both.
-        side: side of the windows.
-
-    Returns:
-        Tuple of (height, width); and (start, stop) of each window along the longer side, the height if both are equal.
-
-    Raises:
-        ValueError: if a value is out of range.
-    """
-    size, side = checks.check_pair("size", size), checks.check_integer("side", side)
-    short, long = sorted(size)
-    height, width = (each * side // short for each in size)
-    count = -(-max(height, width) // side)
-    step = side - (count * side - max(height, width)) / max(count - 1, 1)
-    starts = [int(index * step) for index in range(count)]
-    return (height, width), [(start, start + side) for start in starts]
-
-
-def semantic_scores(mask_logits: npt.ArrayLike, class_logits: npt.ArrayLike, size: Size, side: int) -> np.ndarray:
-    """Return the score of each class at each pixel of an image, from its windows.
-
-    Args:
-        mask_logits: (windows, rows, columns, queries), for the windows of `windows`.
+        mask_logits: (windows, rows, columns, queries).
         class_logits: (windows, queries, classes + 1); the last class is that of no object.
-        size: (height, width) of the upright image.
-        side: side of the windows, the input size of the model.
+        places: where the image is in each window, see `prepare`.
 
     Returns:
         float array (height, width, classes): the sum over the queries of the probability of the class times that of
         the mask, averaged where windows overlap.
 
     Raises:
-        ValueError: on another shape, or if there is not one input for each window.
+        ValueError: on another shape.
     """
-    resized, places = windows(size, side)
     mask_logits = check_array("mask_logits", mask_logits, (len(places), "rows", "columns", "queries"))
-    shape = (len(places), mask_logits.shape[-1], "classes + 1")
-    class_logits = check_array("class_logits", class_logits, shape)
+    class_logits = check_array("class_logits", class_logits, (len(places), mask_logits.shape[-1], "classes + 1"))
     classes = softmax(class_logits)[..., :-1]
-    total, seen = np.zeros((*resized, classes.shape[-1])), np.zeros((*resized, 1))
-    for (start, stop), masks, shares in zip(places, mask_logits, classes, strict=True):
-        across = resized[1] > resized[0]
-        at = (slice(None), slice(start, stop)) if across else (slice(start, stop), slice(None))
-        total[at] += sigmoid(resize_map(masks, (side, side))) @ shares
-        seen[at] += 1
-    return resize_map(total / seen, checks.check_pair("size", size))
+    total, seen = np.zeros((*places[0].resized, classes.shape[-1]), "float32"), np.zeros((*places[0].resized, 1))
+    for place, masks, shares in zip(places, mask_logits, classes, strict=True):
+        left, top = (-int(offset) for offset in place.offset)
+        part = total[top : top + place.size[0], left : left + place.size[1]]
+        rows, columns = part.shape[:2]  # without padding
+        part += (sigmoid(resize_map(masks, place.size)) @ shares)[:rows, :columns]
+        seen[top : top + rows, left : left + columns] += 1
+    return total / seen
 
 
-def semantic(
-    mask_logits: npt.ArrayLike,
-    class_logits: npt.ArrayLike,
-    size: Size,
-    side: int,
-    names: Sequence[str] | None = None,
-) -> "LabelMap":
-    """Return the class of each pixel of an image, that with the highest of `semantic_scores`.
+def label_map(scores: npt.ArrayLike, size: Size, names: Sequence[str] | None = None) -> "LabelMap":
+    """Return the class with the highest score for each pixel of an image.
 
     Args:
-        mask_logits, class_logits, size, side: as in `semantic_scores`.
+        scores: (rows, columns, classes), such as `semantic_scores`; resized to the image bilinearly (half-pixel
+            centres, without antialiasing).
+        size: (height, width) of the upright image.
         names: names of the classes.
 
     Raises:
-        ValueError: on another shape, or if there is not one input for each window.
+        ValueError: on another shape.
     """
-    scores = semantic_scores(mask_logits, class_logits, size, side)
-    return LabelMap(scores.argmax(-1), check_names("names", names, scores.shape[-1]))
+    scores, size = check_array("scores", scores, ("rows", "columns", "classes")), checks.check_pair("size", size)
+    names = check_names("names", names, scores.shape[-1])
+    vertical, horizontal = (resize_matrix("bilinear", *sides) for sides in zip(scores.shape[:2], size, strict=True))
+    across = np.einsum("xc,rck->rxk", horizontal, scores)
+    # the scores of all pixels would need much memory
+    strips = (vertical[start : start + _STRIP] for start in range(0, size[0], _STRIP))
+    return LabelMap(np.concatenate([np.einsum("yr,rxk->yxk", strip, across).argmax(-1) for strip in strips]), names)
 
 
 def instances(
     mask_logits: npt.ArrayLike,
     class_logits: npt.ArrayLike,
+    place: Placement,
     size: Size,
-    side: int,
     threshold: float = 0.8,
     names: Sequence[str] | None = None,
 ) -> "Segments":
     """Return the instances of an image whose score is at least a threshold; later queries are on top.
 
     Args:
-        mask_logits: (rows, columns, queries), for an image whose longer side was resized to `side` and that was padded
-            at the bottom or right to a square.
+        mask_logits: (rows, columns, queries).
         class_logits: (queries, classes + 1); the last class is that of no object.
+        place: where the image is in the input, see `prepare`.
         size: (height, width) of the upright image.
-        side: side of the square, the input size of the model.
         threshold: number in [0, 1); the score is the largest probability of an object times the mean of the mask.
         names: names of the classes.
 
     Raises:
         ValueError: on another shape or range.
     """
-    logits, classes = _in_image(mask_logits, class_logits, size, side)
-    threshold = checks.check_rate("threshold", threshold)
-    masks, objects = logits > 0, classes[:, :-1]
-    areas = masks.sum((0, 1))
-    scores = objects.max(-1) * (sigmoid(logits) * masks).sum((0, 1)) / (areas + _TINY)
-    kept = np.flatnonzero((areas > 0) & (scores >= threshold))
-    ids = np.full(logits.shape[:2], -1)
-    for number, query in enumerate(kept):
-        ids[masks[..., query]] = number
-    return _segments(ids, objects.argmax(-1)[kept], scores[kept], names, objects.shape[1])
+    masks, classes, size = _checked(mask_logits, class_logits, size)
+    objects, threshold = classes[:, :-1], checks.check_rate("threshold", threshold)
+    ids, labels, scores = np.full(size, -1), [], []
+    for query in np.flatnonzero(objects.max(-1) >= threshold):  # the mean of a mask is at most 1
+        logits = map_to_image(masks[..., query], place, size)
+        mask = logits > 0
+        score = objects[query].max() * sigmoid(logits[mask]).sum() / (mask.sum() + _TINY)
+        if mask.any() and score >= threshold:
+            ids[mask] = len(labels)
+            labels.append(int(objects[query].argmax()))
+            scores.append(score)
+    return _segments(ids, labels, scores, names, objects.shape[1])
 
 
 def panoptic(
     mask_logits: npt.ArrayLike,
     class_logits: npt.ArrayLike,
+    place: Placement,
     size: Size,
-    side: int,
     stuff: Collection[int] = (),
     threshold: float = 0.8,
     overlap: float = 0.8,
@@ -133,11 +114,11 @@ def panoptic(
 ) -> "Segments":
     """Return the segments of an image, of which no two overlap.
 
-    A pixel belongs to the query with the largest product of score and mask. A segment is kept if the pixels that it
-    owns are more than a share of its mask.
+    A pixel belongs to the query with the largest product of score and mask. A segment is kept if the pixels that its
+    query owns are more than a share of the area of its mask.
 
     Args:
-        mask_logits, class_logits, size, side: as in `instances`.
+        mask_logits, class_logits, place, size: as in `instances`.
         stuff: indices of the classes whose segments become one, such as sky.
         threshold: number in [0, 1); the largest probability must be that of an object, and above it.
         overlap: number in [0, 1), the share.
@@ -146,51 +127,34 @@ def panoptic(
     Raises:
         ValueError: on another shape or range.
     """
-    logits, classes = _in_image(mask_logits, class_logits, size, side)
+    masks, classes, size = _checked(mask_logits, class_logits, size)
     threshold, overlap = checks.check_rate("threshold", threshold), checks.check_rate("overlap", overlap)
     every, scores = classes.argmax(-1), classes.max(-1)
     kept = np.flatnonzero((every < classes.shape[1] - 1) & (scores > threshold))
-    ids = np.full(logits.shape[:2], -1)
-    number_of: dict[int, int] = {}  # label -> its last segment
-    labels: list[int] = []
-    kept_scores: list[float] = []
-    masks = sigmoid(logits[..., kept])
-    owner = (scores[kept] * masks).argmax(-1) if len(kept) else ids
-    for index, query in enumerate(kept):
-        mask, label = masks[..., index] >= 0.5, int(every[query])
-        owned = mask & (owner == index)
-        if not owned.any() or owned.sum() / mask.sum() <= overlap:
+    best, owner = np.zeros(size), np.full(size, -1)
+    for query in kept:
+        score = scores[query] * sigmoid(map_to_image(masks[..., query], place, size))
+        owner[score > best] = query
+        best = np.maximum(best, score)
+    ids, number_of, labels, kept_scores = np.full(size, -1), {}, [], []
+    for query in kept:
+        mask, label = map_to_image(masks[..., query], place, size) >= 0, int(every[query])
+        owned = owner == query
+        if not (owned & mask).any() or owned.sum() / mask.sum() <= overlap:
             continue
         if label not in number_of or label not in stuff:
             number_of[label] = len(labels)
             labels.append(label)
             kept_scores.append(round(float(scores[query]), _DIGITS))
-        ids[owned] = number_of[label]
+        ids[owned & mask] = number_of[label]
     return _segments(ids, labels, kept_scores, names, classes.shape[1] - 1)
 
 
-def unpadded_size(size: Size, side: int) -> tuple[int, int]:
-    """Return the (height, width) of an image whose longer side is resized to `side`; the rest of the square is padding.
-
-    Args:
-        size: (height, width) of the image, or one integer for both.
-        side: side of the square.
-
-    Raises:
-        ValueError: if a value is out of range.
-    """
-    size, side = checks.check_pair("size", size), checks.check_integer("side", side)
-    height, width = (max(round(each * side / max(size)), 1) for each in size)
-    return height, width
-
-
-def _in_image(mask_logits, class_logits, size, side):
-    """Return mask logits (height, width, queries) in pixels of the image, and probabilities (queries, classes + 1)."""
-    mask_logits = check_array("mask_logits", mask_logits, ("rows", "columns", "queries"))
-    class_logits = check_array("class_logits", class_logits, (mask_logits.shape[-1], "classes + 1"))
-    rows, columns = unpadded_size(size, side)
-    logits = resize_map(mask_logits, (side, side))[:rows, :columns]
-    return resize_map(logits, checks.check_pair("size", size)), softmax(class_logits)
+def _checked(mask_logits, class_logits, size):
+    """Return the mask logits, the probabilities of the classes (queries, classes + 1), and the size, all checked."""
+    masks = check_array("mask_logits", mask_logits, ("rows", "columns", "queries"))
+    class_logits = check_array("class_logits", class_logits, (masks.shape[-1], "classes + 1"))
+    return masks, softmax(class_logits), checks.check_pair("size", size)
 
 
 def _segments(ids, labels, scores, names, classes):

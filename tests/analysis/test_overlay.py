@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from faults import for_each
 
-from keras_vit.analysis.overlay import as_uint8, enlarge, overlay
+from keras_vit.analysis.overlay import enlarge, overlay
+from keras_vit.tasks.drawing import as_uint8
 
 
 def _one_cell(row, column, grid=(14, 14)):

@@ -48,6 +48,9 @@ def test_default_preprocessing_is_the_official_one():
         "std": [0.5, 0.5, 0.5],
         "patch_size": None,
         "max_tokens": None,
+        "sizing": None,
+        "longest": None,
+        "multiple": 1,
         "in_model": False,
     }
 

@@ -1,4 +1,4 @@
-"""Depth maps and sizes of the input of depth models; tests/test_golden.py compares them with transformers."""
+"""Depth maps; tests/test_golden.py compares them with transformers."""
 
 import json
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from faults import for_each
 
-from keras_vit.tasks.depth import DepthMap, depth_input_size
+from keras_vit.tasks.depth import DepthMap
 
 
 def test_near_is_bright_in_both_units():
@@ -24,9 +24,6 @@ def test_near_is_bright_in_both_units():
 @for_each(
     "make, message",
     [
-        (lambda: depth_input_size(0), "size must be one positive integer"),
-        (lambda: depth_input_size(5, multiple=0), "multiple must be an integer of at least 1; got multiple=0"),
-        (lambda: depth_input_size(5, rule="keep"), "rule must be one of 'nearest', 'lower_bound', 'stretch'"),
         (lambda: DepthMap(np.ones((2, 2, 1)), "metres"), r"shape \(height, width\); got float64 of shape \(2, 2, 1\)"),
         (lambda: DepthMap(np.full((2, 2), np.nan), "metres"), "values must be finite; got 4 numbers"),
         (lambda: DepthMap(np.ones((2, 2)), "feet"), "unit must be one of 'metres', 'disparity'; got unit='feet'"),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from faults import for_each
 
-from keras_vit.tasks.keypoints import Keypoints, flip_average, heatmap_peaks, person_region
+from keras_vit.tasks.keypoints import Keypoints, flip_average, heatmap_peaks
 
 
 def test_the_blur_of_the_authors_finds_the_centre_of_a_gaussian():
@@ -24,10 +24,10 @@ def test_the_flip_test_of_a_mirrored_answer_changes_nothing():
 
 def test_drawing_and_json():
     image = np.zeros((50, 40, 3), "uint8")
-    answer = Keypoints([[10, 20], [30, 40]], [0.5, 0.25], ("nose", "eye"))
+    answer = Keypoints([[[10, 20], [30, 40]]], [[0.5, 0.25]], ("nose", "eye"))
     drawn = answer.draw(image)
     assert drawn.dtype == np.uint8 and drawn[20, 10].any() and not drawn[30:].any() and not image.any()
-    assert json.loads(json.dumps(answer.to_json()))[1] == {"x": 30, "y": 40, "score": 0.25, "name": "eye"}
+    assert json.loads(json.dumps(answer.to_json()))[0][1] == {"x": 30, "y": 40, "score": 0.25, "name": "eye"}
 
 
 _MAPS = np.ones((4, 3, 2))
@@ -36,13 +36,11 @@ _MAPS = np.ones((4, 3, 2))
 @for_each(
     "make, message",
     [
-        (lambda: person_region([0, 0, 0, 5]), r"box must have a width and height above 0; got \[0, 0, 0, 5\]"),
-        (lambda: person_region([0, 0, 5]), r"box must be numbers of shape \(4\)"),
         (lambda: heatmap_peaks(_MAPS, "dark"), "blur must be one of 'authors', 'transformers'; got blur='dark'"),
         (lambda: heatmap_peaks(_MAPS[0]), r"heatmaps must be numbers of shape \(rows, columns, keypoints\)"),
         (lambda: flip_average(_MAPS, _MAPS[1:], []), r"flipped must have the shape \(4, 3, 2\) of heatmaps"),
         (lambda: flip_average(_MAPS, _MAPS, [(0, 2)]), "pairs must be an integer of at least 0 and at most 1"),
-        (lambda: Keypoints([[1, 2]], [0.5, 0.5]), r"xy must be numbers of shape \(2, 2\)"),
+        (lambda: Keypoints([[[1, 2]]], [[0.5, 0.5]]), r"xy must be numbers of shape \(1, 2, 2\)"),
     ],
 )
 def test_errors(make, message):

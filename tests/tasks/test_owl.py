@@ -25,7 +25,6 @@ from keras_vit.layers.open_vocabulary import (
     cell_bias,
 )
 from keras_vit.models.owl import OWL
-from keras_vit.tasks.open_vocabulary import example_boxes, query_boxes, square_image
 
 FOLDER = TESTS / "golden_tasks" / "owlv2"
 PAIR = np.ones((3, 2)), np.ones((3, 4))  # logits of queries, and boxes
@@ -207,33 +206,6 @@ def test_an_example_whose_boxes_are_all_outside():
     assert int(best_example(boxes, embeddings)[0]) == 1
 
 
-# --- answers in pixels
-
-
-def test_an_enlarged_image_is_interpolated():
-    image = np.zeros((2, 2, 3)) + np.array([0.0, 255])[:, None]
-    found = square_image(image, 4, mean=(0, 0, 0), std=(1, 1, 1))
-    np.testing.assert_allclose(found[0, :, 0], [0.25, 0.25, 0.75, 0.75], atol=1e-6)  # mirrored at the border pixels
-    padded = square_image(np.zeros((1, 4, 3)), 4, 0.5, (0, 0, 0), (1, 1, 1))
-    np.testing.assert_allclose(padded[..., 0], [[0] * 4] + [[0.5] * 4] * 3)
-    assert square_image(np.full((1, 1, 3), 255), 2, 0, (0, 0, 0), (1, 1, 1)).tolist() == np.ones((2, 2, 3)).tolist()
-
-
-def test_boxes_of_padded_and_of_resized_images():
-    logits, boxes = np.random.default_rng(0).normal(size=(9, 3)), np.random.default_rng(1).random((9, 4))
-    found = query_boxes(logits, boxes, (40, 56), 0.6, ["a", "b", "c"])
-    assert 0 < len(found.scores) < 9 and found.names == tuple("abc"[label] for label in found.labels)
-    squeezed = query_boxes(logits, boxes, (40, 56), 0.6, square=False).boxes
-    np.testing.assert_allclose(squeezed, found.boxes * np.array([1, 40 / 56] * 2), rtol=1e-5)
-    assert example_boxes(logits - 99, boxes, 8, 0.5).boxes.shape == (0, 4)
-
-
-def test_blank_queries_find_nothing():
-    logits = np.full((2, 2), BLANK_LOGIT, "float32")
-    assert len(query_boxes(logits, np.ones((2, 4)), 8, 0).scores) == 0
-    assert len(example_boxes(logits, np.ones((2, 4)), 8).scores) == 0
-
-
 # --- errors
 
 TEXT = dict(vocab_size=9, context_length=4, hidden_dim=4, num_layers=1, num_heads=2, mlp_dim=8, projection_dim=4)
@@ -276,29 +248,6 @@ def _encoder(**changes):
         (lambda: _model().detect(GOLDEN["images"], np.ones((2, 3, 19))), r"\(2, queries, 20\); got .* \(2, 3, 19\)"),
         (lambda: _model().detect(GOLDEN["images"], np.ones((3, 3, 20))), r"\(queries, 20\) or .*got .* \(3, 3, 20\)"),
         (lambda: _model().classify({"boxes": 1}, np.ones((3, 20))), r"found must be the dict .*; got \['boxes'\]"),
-        (
-            lambda: square_image(np.zeros((4, 4)), 8),
-            r"image must be numbers of shape \(height, width, 3\)",
-        ),
-        (lambda: square_image(np.full((4, 4, 3), 256), 8), "from 0 to 255; got 256 to 256"),
-        (
-            lambda: square_image(np.zeros((4, 4, 3)), 0),
-            "size must be an integer of at least 1; got size=0",
-        ),
-        (
-            lambda: square_image(np.zeros((4, 4, 3)), 8, 2),
-            "fill must be a number from 0 to 1; got fill=2",
-        ),
-        (lambda: square_image(np.zeros((4, 4, 3)), 8, std=[0, 1, 1]), r"std must be above 0; got \[0"),
-        (
-            lambda: query_boxes(np.ones((3, 2)), np.ones((2, 4)), 8),
-            r"boxes must be numbers of shape \(3, 4\)",
-        ),
-        (lambda: query_boxes(*PAIR, 8, 1), r"threshold must be a number in \[0"),
-        (lambda: query_boxes(*PAIR, 8, names=["a"]), "at least 2 strings"),
-        (lambda: example_boxes(*PAIR, 0), "size must be one positive integer"),
-        (lambda: example_boxes(*PAIR, 8, overlap=1), "overlap must be a number"),
-        (lambda: query_boxes(*PAIR, 8, square=1), "square must be True or False"),
     ],
 )
 def test_errors(make, message):

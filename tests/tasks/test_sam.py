@@ -21,7 +21,6 @@ from keras_vit.checkpoints.task_files import build_task, whole_of
 from keras_vit.layers import prompts
 from keras_vit.models.sam import SAM
 from keras_vit.models.vit import VisionTransformer
-from keras_vit.tasks import masks
 
 FOLDER = pathlib.Path(__file__).parents[1] / "golden_tasks" / "sam_prompts"
 CASE = json.loads((FOLDER / "case.json").read_text())
@@ -239,40 +238,3 @@ def test_the_encoder_must_be_one_of_sam(model):
         SAM(VisionTransformer(model.encoder.config.replace(**{"head.neck": None})))
     with pytest.raises(ValueError, match="hidden_dim|num_heads must divide"):
         prompts.FourierPositions(5)
-
-
-# --- masks in pixels of the image
-
-
-def test_an_empty_mask_has_no_stability_and_no_box():
-    assert masks.mask_stability(np.full((3, 3), -2.0)) == 0
-    np.testing.assert_array_equal(masks.mask_boxes(np.zeros((2, 3, 3), bool)), np.zeros((2, 4)))
-
-
-@pytest.mark.parametrize(
-    ("function", "message"),
-    [
-        (
-            lambda: masks.prompt_input_size((0, 3)),
-            "size must be one positive integer or a pair (height, width) of them",
-        ),
-        (lambda: masks.prompt_input_size(3, 0), "longest must be an integer of at least 1; got longest=0"),
-        (
-            lambda: masks.prompt_input(np.zeros((3, 3, 4))),
-            "image must have shape (height, width, 1 or 3); got (3, 3, 4)",
-        ),
-        (
-            lambda: masks.to_prompt_pixels(np.ones((2, 3)), 9),
-            "shape (..., 2) or (..., 4); got coordinates of shape (2, 3)",
-        ),
-        (
-            lambda: masks.masks_to_pixels(np.ones(3), 9),
-            "logits must be of shape (..., rows, columns); got logits of shape (3,)",
-        ),
-        (lambda: masks.mask_stability(np.ones((3, 3)), -1), "offset must be a finite number above 0; got offset=-1"),
-        (lambda: masks.mask_boxes(np.ones((3, 3))), "masks must be bool of shape (..., height, width); got float64"),
-    ],
-)
-def test_wrong_arrays_are_refused(function, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        function()

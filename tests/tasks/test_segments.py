@@ -6,33 +6,39 @@ import numpy as np
 import pytest
 from faults import for_each
 
-from keras_vit.tasks.segments import (
-    LabelMap,
-    Segments,
-    instances,
-    panoptic,
-    semantic,
-    unpadded_size,
-    windows,
-)
+from keras_vit.tasks.drawing import resize_map
+from keras_vit.tasks.inputs import Placement
+from keras_vit.tasks.segments import LabelMap, Segments, instances, label_map, panoptic, semantic_scores
+
+WHOLE = Placement((1.0, 1.0), (0.0, 0.0), (4, 4), (4, 4))
 
 
 def test_stuff_is_one_segment_and_nothing_is_none():
     masks = np.full((4, 4, 2), -9.0)
     masks[:, :2, 0], masks[:, 2:, 1] = 9, 9
     classes = np.array([[9.0, 0, 0], [9, 0, 0]])
-    assert panoptic(masks, classes, 4, 4).labels.tolist() == [0, 0]
-    one = panoptic(masks, classes, 4, 4, stuff={0}, names=["sky", "cat"])
+    assert panoptic(masks, classes, WHOLE, 4).labels.tolist() == [0, 0]
+    one = panoptic(masks, classes, WHOLE, 4, stuff={0}, names=["sky", "cat"])
     assert one.names == ("sky",) and not one.ids.any()
     for way in (panoptic, instances):
-        nothing = way(masks, -classes, 4, 4)
+        nothing = way(masks, -classes, WHOLE, 4)
         assert (nothing.ids == -1).all() and nothing.to_json()["segments"] == []
         assert not nothing.draw().any()
 
 
-def test_sizes_of_one_window_and_of_padding():
-    assert windows(50, 24) == ((24, 24), [(0, 24)])
-    assert unpadded_size((40, 30), 32) == (32, 24) and unpadded_size((1, 900), 32) == (1, 32)
+def test_a_segment_is_kept_by_the_pixels_that_its_query_owns_inside_its_mask_or_not():
+    """The first query owns its mask and, with a low mask, two columns of no other one: 12 of 4 pixels are its own."""
+    masks = np.full((4, 4, 2), -1.0)
+    masks[:, 0, 0] = masks[:, 3, 1] = 9
+    masks[:, 3, 0] = -9
+    classes = np.array([[9.0, 0, 0], [0, 5, 0]])
+    assert panoptic(masks, classes, WHOLE, 4, overlap=0.99).labels.tolist() == [0, 1]
+
+
+def test_a_label_map_is_made_in_strips():
+    scores = np.random.default_rng(0).random((3, 5, 4))
+    found = label_map(scores, (150, 7)).labels
+    np.testing.assert_array_equal(found, resize_map(scores, (150, 7)).argmax(-1))
 
 
 def test_drawings_and_json():
@@ -60,12 +66,20 @@ _MASKS, _CLASSES = np.zeros((4, 4, 2)), np.zeros((2, 3))
 @for_each(
     "make, message",
     [
-        (lambda: windows((2, 0), 24), "size must be one positive integer or a pair"),
-        (lambda: instances(_MASKS, _CLASSES[:1], 4, 4), r"class_logits must be numbers of shape \(2, classes \+ 1\)"),
-        (lambda: instances(_MASKS, _CLASSES, 4, 4, 2), r"threshold must be a number in \[0, 1\); got threshold=2"),
-        (lambda: panoptic(_MASKS, _CLASSES, 4, 4, overlap=1), r"overlap must be a number in \[0, 1\); got overlap=1"),
-        (lambda: panoptic(_MASKS, _CLASSES, 4, 4, names=["a"]), "names must be None or a sequence of at least 2"),
-        (lambda: semantic(_MASKS[None], _CLASSES[None], (4, 8), 4), r"mask_logits must be numbers of shape \(2, rows"),
+        (
+            lambda: instances(_MASKS, _CLASSES[:1], WHOLE, 4),
+            r"class_logits must be numbers of shape \(2, classes \+ 1\)",
+        ),
+        (lambda: instances(_MASKS, _CLASSES, WHOLE, 4, 2), r"threshold must be a number in \[0, 1\); got threshold=2"),
+        (
+            lambda: panoptic(_MASKS, _CLASSES, WHOLE, 4, overlap=1),
+            r"overlap must be a number in \[0, 1\); got overlap=1",
+        ),
+        (lambda: panoptic(_MASKS, _CLASSES, WHOLE, 4, names=["a"]), "names must be None or a sequence of at least 2"),
+        (
+            lambda: semantic_scores(_MASKS[None], _CLASSES[None], [WHOLE] * 2),
+            r"mask_logits must be numbers of shape \(2, ",
+        ),
         (lambda: LabelMap([[0.5]]), r"labels must be integers \(height, width\) from -1; got float64"),
         (lambda: Segments([[1]], [3], [0.5]), "must belong to 1 labels; got 1 scores, names=None and ids up to 1"),
     ],
