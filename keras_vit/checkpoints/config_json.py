@@ -172,7 +172,8 @@ def _read_huggingface(values, network):
         raise ValueError(f"model_type must be one of {', '.join(map(repr, known)) or None}; got {model_type!r}")
     row, labels = HF_TYPES[model_type], _labels("id2label", values.get("id2label"))
     if "task" in row or "encoder" in row:
-        encoder = values[row["encoder"]] if "encoder" in row else {**values, "model_type": row["task"]}
+        of_task = {**row.get("defaults", {}), **values, "model_type": row.get("task")}
+        encoder = values[row["encoder"]] if "encoder" in row else of_task
         of_encoder = _read_huggingface(encoder, network)
         return dataclasses.replace(of_encoder, task=model_type, labels=labels, notes=())
     values = values["vision_config"] if isinstance(values.get("vision_config"), dict) else values

@@ -15,9 +15,10 @@ _CHECKS: dict[str, Callable] = {
     "integer": _integer,
     "integers": functools.partial(checks.check_sequence, kind="integers", check=_integer),
     "integers, or one": lambda name, value: _CHECKS["integers" if isinstance(value, list) else "integer"](name, value),
+    "rope": lambda name, value: checked(value, KEYS["rope"], f" in {name}")[0]["theta"],
     "small": functools.partial(_integer, maximum=1000),
 }
-_WITHOUT_ANY = ("timm", "vision_cfg", "text_cfg", "decoder")
+_WITHOUT_ANY = ("rope", "timm", "vision_cfg", "text_cfg", "decoder")
 
 
 def _read_keys():

@@ -126,6 +126,7 @@ def _vit(found, shown, layout, entries, grid):
         "class_token": tokens[1] > 0,
         "block.norm": "layer" if found.shape("block_0/norm1/beta") else "rms",
         "block.gated": dense1[-1] == 2 * shown["mlp_dim"],
+        "block.num_experts": max(len(found.numbers(r"block_0/mlp/expert_(\d+)/")), 1),
         "block.attention_bias": not shown["block.bias"] or found.shape("block_0/attention/proj/bias") is not None,
         "attention": "global",
     }

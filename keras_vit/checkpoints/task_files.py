@@ -7,7 +7,7 @@ import re
 from keras_vit import checks
 from keras_vit.checkpoints import names
 from keras_vit.checkpoints.config_json import HF_TYPES
-from keras_vit.checkpoints.config_keys import KEYS, checked, checked_value
+from keras_vit.checkpoints.config_keys import KEYS, checked
 from keras_vit.checkpoints.load import read_ahead
 from keras_vit.checkpoints.match import make_plan
 from keras_vit.compat.initial_values import build_deferred, initialise
@@ -110,14 +110,13 @@ def _yolos(values, entries):
 
 
 def _vitpose(values, entries):
-    fields, encoder = _own(values, "vitpose"), values["backbone_config"]
-    checked_value("num_experts in backbone_config", encoder.get("num_experts", 1), [1])
+    fields = _own(values, "vitpose")
     decoder = "simple" if fields.get("decoder", True) else "classic"
     return functools.partial(ViTPose, num_keypoints=entries["head.conv.weight"].shape[0], decoder=decoder)
 
 
 def _eomt(values, entries):
-    fields = _own(values, "eomt", "dinov2")
+    fields = _own(values, "eomt", HF_TYPES[HF_TYPES[values["model_type"]]["task"]]["dialect"])
     return functools.partial(EoMT, **fields, classes=_count_labels(values))
 
 
@@ -164,7 +163,7 @@ def _own(values, dialect, *others):
         dialect: dialect of the task model in config_keys.tsv.
         *others: dialects of its encoder, whose fields `resolve` reads.
     """
-    fields, _ = checked(values, {key: row for one in (dialect, *others) for key, row in KEYS[one].items()}, _PLACE)
+    fields, _ = checked(values, {key: row for one in (*others, dialect) for key, row in KEYS[one].items()}, _PLACE)
     names = {field for field, _ in KEYS[dialect].values()} - {"channels", "patch_size"}
     return {name: value for name, value in fields.items() if name in names}
 
@@ -181,6 +180,7 @@ _TASKS = {
     "depth_anything": _depth_anything,
     "dpt": _dpt,
     "eomt": _eomt,
+    "eomt_dinov3": _eomt,
     "owlv2": _owl,
     "owlvit": _owl,
     "sam": _sam,

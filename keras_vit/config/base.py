@@ -73,13 +73,14 @@ def _remat(name, value):
 
 
 _NAMES: dict[Check, str] = {
-    checks.check_integer: "bottleneck_dim channels context_length embed_dim epochs filters hidden_dim "
-    "images_per_sequence map_heads map_mlp_dim max_tokens mlp_dim neck num_blocks num_heads num_layers num_tokens "
-    "num_units out_dim position_mlp_dim projection projection_dim representation_size steps_per_epoch strides "
-    "vocab_size width window_size",
+    checks.check_integer: "bottleneck_dim channels context_length embed_dim epochs expert_dim filters hidden_dim "
+    "images_per_sequence map_heads map_mlp_dim max_tokens mlp_dim neck num_blocks num_experts num_heads num_layers "
+    "num_tokens num_units out_dim position_mlp_dim projection projection_dim representation_size steps_per_epoch "
+    "strides vocab_size width window_size",
     functools.partial(
         checks.check_integer, minimum=0
-    ): "freeze_epochs index num_class_tokens num_prefix_tokens num_registers patch_padding token_merging warmup_epochs",
+    ): "expert freeze_epochs index num_class_tokens num_prefix_tokens num_registers patch_padding token_merging "
+    "warmup_epochs",
     optional(functools.partial(checks.check_integer, minimum=0)): "seed",
     checks.check_integers: "depths prediction_shape stage_sizes",
     checks.check_indices: "global_blocks",

@@ -123,6 +123,10 @@ class BlockConfig(Config):
         key_bias: whether keys have a bias, if queries and values have one (`qkv_bias`).
         attention_norm: whether the joined outputs of the heads are normalised before their projection.
         mlp_norm: whether the hidden layer of the MLP is normalised (sub-LN).
+        num_experts: number of experts, one for each data set, that compute the last channels of the output of the MLP
+            from its hidden layer (arXiv 2212.04246, section 3.3).
+        expert_dim: number of these channels, below the width of the tokens; None without experts.
+        expert: index, from 0, of the expert that the model uses. It trains only this one.
         rotary: `RotaryConfig` of the rotary position embeddings, or None.
 
     Raises:
@@ -139,7 +143,20 @@ class BlockConfig(Config):
     key_bias: bool = field(default=True, metadata=about(defines=True))
     attention_norm: bool = field(default=False, metadata=about(defines=True, shown="block_0/attention/output_norm/.*"))
     mlp_norm: bool = field(default=False, metadata=about(defines=True, shown="block_0/mlp/hidden_norm/.*"))
+    num_experts: int = field(default=1, metadata=about(defines=True))
+    expert_dim: int | None = field(
+        default=None, metadata=about(defines=True, shown="block_0/mlp/expert_0/kernel", axis=-1)
+    )
+    expert: int = field(default=0, metadata=about(unseen=True, usual=True))
     rotary: RotaryConfig | None = field(default=None, metadata=about(defines=True))
+
+    def __post_init__(self):
+        super().__post_init__()
+        rules = {
+            "{num_experts} above 1 needs {expert_dim}, and 1 has none": (self.num_experts > 1) != bool(self.expert_dim),
+            "{expert} must be below {num_experts}": self.expert >= self.num_experts,
+        }
+        self._refuse(rules)
 
     @property
     def has_mixed_rotary(self) -> bool:

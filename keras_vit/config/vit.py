@@ -158,6 +158,7 @@ class ViTConfig(ImageConfig):
                 "more, divisible by 4": has_sines and (self.hidden_dim % 4 or self.hidden_dim < 8),
                 "{position_embedding}='learned_2d' needs an even {hidden_dim}, half of it for rows and half for "
                 "columns": self.position_embedding == "learned_2d" and self.hidden_dim % 2,
+                "{block.expert_dim} must be below {hidden_dim}": (self.block.expert_dim or 0) >= self.hidden_dim,
                 "{block.rotary} needs {hidden_dim} / {num_heads} divisible by 4": (
                     self.block.rotary and self.hidden_dim // self.num_heads % 4
                 ),

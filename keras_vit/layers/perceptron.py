@@ -11,11 +11,12 @@ from keras_vit.config.base import one_of, optional
 from keras_vit.layers.base import Layer, build_in_sequence
 from keras_vit.typing import Tensor
 
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "linear": lambda x: x,
     "relu": ops.relu,
     "gelu": lambda x: ops.gelu(x, approximate=False),
     "sigmoid": ops.sigmoid,
+    "silu": ops.silu,
 }
 
 
@@ -29,7 +30,7 @@ class Perceptron(Layer):
 
     Args:
         widths: widths of the outputs of the layers.
-        last: activation of the last layer: `linear`, `sigmoid`, `relu` or `gelu` (exact).
+        last: activation of the last layer: `linear`, `sigmoid`, `relu`, `gelu` (exact) or `silu`.
         hidden: activation of the others.
 
     Shapes:
@@ -41,8 +42,8 @@ class Perceptron(Layer):
 
     own_checks = {
         "widths": checks.check_integers,
-        "last": one_of(tuple(_ACTIVATIONS)),
-        "hidden": one_of(tuple(_ACTIVATIONS)),
+        "last": one_of(tuple(ACTIVATIONS)),
+        "hidden": one_of(tuple(ACTIVATIONS)),
     }
 
     def __init__(self, widths: Sequence[int], last: str = "linear", hidden: str = "relu", **kwargs: Any) -> None:
@@ -55,8 +56,8 @@ class Perceptron(Layer):
 
     def call(self, x: Tensor) -> Tensor:
         for layer in self.dense_layers[:-1]:
-            x = _ACTIVATIONS[self.hidden](layer(x))
-        return _ACTIVATIONS[self.last](self.dense_layers[-1](x))
+            x = ACTIVATIONS[self.hidden](layer(x))
+        return ACTIVATIONS[self.last](self.dense_layers[-1](x))
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[:-1], self.widths[-1])

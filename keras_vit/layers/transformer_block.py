@@ -33,7 +33,7 @@ class MlpBlock(Layer):
         dropout_rate: dropout rate in [0, 1).
         gelu: `tanh` (approximate, the official code), `erf` (exact; timm, Hugging Face, DeiT) or `quick`,
             x sigmoid(1.702 x) (CLIP).
-        block: `BlockConfig`; its `gated`, `bias`, `mlp_norm` and `norm` apply here. None is the default one.
+        block: `BlockConfig`; its `gated`, `bias`, `mlp_norm`, `norm` and experts apply here. None is the default one.
         epsilon: epsilon of the norm of the hidden layer, if any.
 
     Shapes:
@@ -61,19 +61,25 @@ class MlpBlock(Layer):
         norm = self.block.norm, self.epsilon, "hidden_norm", hidden_shape
         self.hidden_norm = self.make_norm(*norm) if self.block.mlp_norm else absent
         self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout", shape=hidden_shape)
-        self.dense2 = self._dense(input_shape[-1], "dense2", hidden_shape)
+        part = self.block.expert_dim or 0
+        self.dense2 = self._dense(input_shape[-1] - part, "dense2", hidden_shape)
+        experts = range(self.block.num_experts if part else 0)
+        self.experts = [self._dense(part, f"expert_{e}", hidden_shape, e == self.block.expert) for e in experts]
 
-    def _dense(self, units, name, shape):
+    def _dense(self, units, name, shape, trainable=True):
         bias = keras.initializers.RandomNormal(stddev=1e-6)
-        return self.dense(units, name, shape=shape, bias_initializer=bias, use_bias=self.block.bias)
+        more = {"bias_initializer": bias, "use_bias": self.block.bias, "trainable": trainable}
+        return self.dense(units, name, shape=shape, **more)
 
     def call(self, x: Tensor, training: bool | None = None, *, norm: keras.layers.Layer | None = None) -> Tensor:
         def rest(x):
             x = self.hidden_norm(_ACTIVATIONS["gated" if self.block.gated else self.gelu](x, training))
-            x = project(self.dense2, self.dropout(x, training=training))
-            return self.dropout(x, training=training)
+            x = self.dropout(x, training=training)
+            parts = [project(dense, x) for dense in (self.dense2, *expert)]
+            return self.dropout(ops.concatenate(parts, axis=-1) if expert else parts[0], training=training)
 
-        layers = [self.dropout, self.dense2, *([self.hidden_norm] if self.block.mlp_norm else [])]
+        expert = self.experts[self.block.expert : self.block.expert + 1]
+        layers = [self.dropout, self.dense2, *expert, *([self.hidden_norm] if self.block.mlp_norm else [])]
         x = project(self.dense1, x, norm, training)
         return recompute(layers, rest, x, when=training)
 

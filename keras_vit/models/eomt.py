@@ -6,15 +6,20 @@ import keras
 from keras import ops
 
 from keras_vit import checks
+from keras_vit.config.needs import Choice, conflicts
 from keras_vit.layers.attend import EXCLUDED
 from keras_vit.layers.base import Layer
 from keras_vit.layers.patches import PatchMap
 from keras_vit.layers.perceptron import Perceptron, TakeTokens
 from keras_vit.layers.resizing import resize_maps
+from keras_vit.layers.rotary import RotaryEmbedding
 from keras_vit.layers.upscaling import Upscale
 from keras_vit.models.task_model import TaskModel
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.typing import Tensor
+
+_NEEDS = ("pixels", "images", "stem_positions", "whole_sequence", "all_patches", "same_tokens")
+_USE = Choice("", "an EoMT", needs=_NEEDS)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -97,7 +102,8 @@ class EoMT(TaskModel):
     each query, and the product of each query, after an MLP, with the enlarged map of the patches is its mask.
 
     The layers, and therefore the intermediates `model.get_layer(NAME).output`, are those of the encoder, `queries`,
-    `class_head`, `mask_head`, `upscale_0` and so on, and `mask_logits`.
+    `class_head`, `mask_head`, `upscale_0` and so on, and `mask_logits`. With rotary positions, which leave queries as
+    they are, the blocks that see the queries have a layer `query_rotary` of their own.
 
     Args:
         encoder: a `VisionTransformer` without a stem.
@@ -107,6 +113,7 @@ class EoMT(TaskModel):
         num_upscales: number of times that the map of the patches is doubled.
         masked: whether, in each of these blocks, a query attends only to the patches of its mask before this block.
             Published models are trained with it, and used without.
+        activation: activation in the MLP and in the enlargement of the map: `gelu` (exact) or `silu`.
         name: name of the Keras model.
 
     Shapes:
@@ -116,7 +123,7 @@ class EoMT(TaskModel):
 
     Raises:
         TypeError: if the encoder is not a `VisionTransformer`.
-        ValueError: if a value is out of range, or the encoder has fewer blocks.
+        ValueError: if a value is out of range, the encoder has fewer blocks, or parts that do not allow queries.
     """
 
     def __init__(
@@ -127,6 +134,7 @@ class EoMT(TaskModel):
         num_blocks: int = 4,
         num_upscales: int = 2,
         masked: bool = False,
+        activation: str = "gelu",
         name: str | None = None,
     ) -> None:
         super().__init__(
@@ -137,20 +145,22 @@ class EoMT(TaskModel):
             num_blocks=checks.check_integer("num_blocks", num_blocks),
             num_upscales=checks.check_integer("num_upscales", num_upscales),
             masked=checks.check_flag("masked", masked),
+            activation=checks.check_choice("activation", activation, ("gelu", "silu")),
         )
 
     @staticmethod
-    def _head(encoder, classes, num_queries, num_blocks, num_upscales, masked):
+    def _head(encoder, classes, num_queries, num_blocks, num_upscales, masked, activation):
         config, own, images = encoder.config, {"dtype": encoder.config.dtype}, encoder.inputs[0]
-        if num_blocks > config.num_layers or config.stem is not None:
-            got = f"num_blocks={num_blocks}, num_layers={config.num_layers}, stem={config.stem}"
-            raise ValueError(f"encoder must have no stem and at least num_blocks blocks; got {got}")
+        config._refuse(dict.fromkeys(conflicts(config, _USE), True))
+        if num_blocks > config.num_layers or config.block.has_mixed_rotary:
+            got = f"num_blocks={num_blocks}, num_layers={config.num_layers}, block.rotary={config.block.rotary}"
+            raise ValueError(f"encoder must have num_blocks blocks or more, and no 'mixed' rotary positions; got {got}")
         first, width = config.num_layers - num_blocks, config.hidden_dim
         norm, block_0 = encoder.get_layer("encoder_norm"), encoder.get_layer(f"block_{first:02d}")
         to_map = PatchMap(config.patch_size, config.embedding.pad, name="patch_map", **own)
         class_head = keras.layers.Dense(classes + 1, name="class_head", **own)
-        mask_head = Perceptron((width, width, width), hidden="gelu", name="mask_head", **own)
-        upscales = [Upscale(name=f"upscale_{number}", **own) for number in range(num_upscales)]
+        mask_head = Perceptron((width, width, width), hidden=activation, name="mask_head", **own)
+        upscales = [Upscale(activation, name=f"upscale_{number}", **own) for number in range(num_upscales)]
         take = TakeTokens(0, num_queries, name="query_tokens", **own)
         product, attention = MaskLogits(name="mask_logits", **own), MaskedAttention(name="masked_attention")
 
@@ -163,11 +173,17 @@ class EoMT(TaskModel):
             return class_head(queries), product(mask_head(queries), maps), patches
 
         tokens = Queries(num_queries, name="queries", **own)(_input_of(block_0))
+        positions = {}
+        if config.block.rotary is not None:
+            sizes = config.num_heads, config.grid_size, config.num_class_tokens, config.num_registers + num_queries
+            rotary = RotaryEmbedding(config.block.rotary, *sizes, name="query_rotary", **own)
+            # an encoder for any size computes the angles from the coordinates
+            others = [encoder.get_layer("patch_coordinates").output] if config.embedding.position_grid else []
+            positions["rotary"] = rotary(tokens, *others)
         for index in range(first, config.num_layers):
-            positions = {}
             if masked:
                 _, masks, patches = predict(tokens)
-                positions = {"attention_bias": attention(masks, patches, tokens)}
+                positions = {**positions, "attention_bias": attention(masks, patches, tokens)}
             tokens = encoder.get_layer(f"block_{index:02d}")(tokens, **({"positions": positions} if positions else {}))
         class_logits, mask_logits, _ = predict(tokens)
         return {"class_logits": class_logits, "mask_logits": mask_logits}

@@ -34,7 +34,7 @@ AIMV2 = {"embedding": {"patch_norm": True}, "block": {"norm": "rms", "gated": Tr
 AIMV2 |= {"qkv_bias": False, "pooling": "gap", "include_top": False}
 # layouts of task models, whose encoders have the names of other layouts
 TASKS = {f"{name}_huggingface" for name in ("clipseg", "depth_anything", "dpt", "eomt", "owl", "vitpose", "yolos")}
-TASKS |= {"sam_prompts_huggingface", "sam_prompts_tied_huggingface"}
+TASKS |= {"eomt_dinov3_huggingface", "sam_prompts_huggingface", "sam_prompts_tied_huggingface"}
 LAYOUTS = [(family, layout) for family, layouts in names.LAYOUTS.items() for layout in layouts]
 
 # Arrays that belong to one variable in some models and to another one in others: DeiTForImageClassification has a
@@ -59,6 +59,7 @@ SHARED = {
     ("vit", "huggingface"): OF_HUGGINGFACE,
     **{("vit", f"{task}_huggingface"): shared for task, shared in SHARED_BY_TASKS.items()},
     ("vit", "dinov3_original"): {"blocks.3.attn.qkv.bias#0", "blocks.3.attn.qkv.bias#2", *BEIT_BIASES},
+    ("vit", "eomt_dinov3_huggingface"): {"layers.3.attention.q_proj.bias", "layers.3.attention.v_proj.bias"},
     ("vit", "dinov3_huggingface"): {"layer.3.attention.q_proj.bias", "layer.3.attention.v_proj.bias"},
 }
 
@@ -108,7 +109,7 @@ def test_the_rules_use_folded_names_that_differ(family, layout):
     key, layout = (family, layout), layout_of(family, layout)
     numbers = {"block": 3, "attention_bias": 3, "stage": 2, "stage0": 1, "unit": 4, "unit0": 3}
     numbers |= {"level": 2, "fusion": 2, "upscale": 1, "dense": 2, "dense0": 1, "mask_head": 1}
-    numbers |= {"detection_positions": 3, "detection_positions0": 2}
+    numbers |= {"expert": 2, "detection_positions": 3, "detection_positions0": 2}
     found = {name: {"the position table"} for name in layout.position_tables}  # name -> our variables
     for rule in layout.rules:
         assert len(set(rule.theirs)) == len(rule.theirs)

@@ -50,6 +50,27 @@ def test_switches_of_the_block(block, gelu, randomise):
     np.testing.assert_allclose(keras.ops.convert_to_numpy(layer(x)), expected, atol=2e-5)
 
 
+@pytest.mark.parametrize("expert", [0, 2])
+def test_experts(expert, reference, randomise):
+    """ViTPose++ (arXiv 2212.04246): the last channels come from the expert, the others from the shared layer."""
+    layer = MlpBlock(7, gelu="erf", block=BlockConfig(num_experts=3, expert_dim=2, expert=expert))
+    x = 2 * np.random.default_rng(1).normal(size=(2, 3, 5)).astype("float32")
+    layer.build(x.shape)
+    weights = randomise(layer)
+    assert {path: weights[path].shape for path in weights if "expert" in path} == {
+        **{f"expert_{index}/kernel": (7, 2) for index in range(3)},
+        **{f"expert_{index}/bias": (2,) for index in range(3)},
+    }
+    first = weights["dense1/kernel"], weights["dense1/bias"]
+    parts = [
+        reference.mlp(x.astype("float64"), *first, weights[f"{name}/kernel"], weights[f"{name}/bias"], "erf")
+        for name in ("dense2", f"expert_{expert}")
+    ]
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(layer(x)), np.concatenate(parts, axis=-1), atol=1e-5)
+    trained = {variable.path.split("/")[-2] for variable in layer.trainable_variables}
+    assert trained == {"dense1", "dense2", f"expert_{expert}"}
+
+
 def test_quick_gelu_is_no_other_gelu():
     """Hendrycks and Gimpel, arXiv 1606.08415, section 2: x sigmoid(1.702 x); it differs by up to 0.02."""
     x = np.linspace(-6, 6, 1201)[:, None].astype("float32")

@@ -25,7 +25,7 @@ _CASES = read_toml("checkpoints/names/cases.toml")
 _SPELLINGS = ("split_gate", "gamma")  # cases that only change names
 _SCANNED = re.compile(r"^Transformer/encoderblock/")
 _NUMBERED = re.compile(
-    r"(block|stage|unit|attention_bias|level|fusion|upscale|dense|mask_head|detection_positions)_(\d+)"
+    r"(block|stage|unit|attention_bias|level|fusion|upscale|dense|expert|mask_head|detection_positions)_(\d+)"
 )
 
 
@@ -62,8 +62,8 @@ def fold_entries(path, entries, layout):
 
     Folding unifies dialects (`Layout.aliases`), turns vectors stored as (1, 1, 1, channels) into vectors and tables of
     other ranks (`Layout.ranks`) into tables of rank 3, splits arrays that stack all blocks into one per block, cuts
-    arrays that join several of ours (`Layout.cuts`), and drops buffers, optimizer state, what the layout sets aside and
-    tables without rows.
+    arrays that join several of ours (`Layout.cuts`), whose names it folds, too, and drops buffers, optimizer state,
+    what the layout sets aside and tables without rows.
     Reading an array with NaN or infinite values raises a warning with its name.
 
     Raises:
@@ -123,7 +123,7 @@ def _pieces(name, entry, entries, layout):
 
         piece, shape = f"{name}{sign}{index}", np.broadcast_to(0.0, entry.shape)[part].shape
         if layout.ignored is None or not re.search(layout.ignored, piece):
-            yield piece, Entry(entry.name, shape, entry.dtype, read)
+            yield fold(layout, piece), Entry(entry.name, shape, entry.dtype, read)
 
 
 def _unstack(name, entry):
