@@ -33,7 +33,7 @@ def _read_keys():
     return keys
 
 
-KEYS = _read_keys()
+KEYS: dict[str, dict] = _read_keys()
 
 
 def checked(values, keys, place=""):
