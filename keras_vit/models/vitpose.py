@@ -103,9 +103,9 @@ class ViTPose(TaskModel):
     The layers, and therefore the intermediates `model.get_layer(NAME).output`, are those of the encoder without its
     position layers, `pose_positions` before the first block, and `decoder`.
 
-    The encoder of ViTPose++ (arXiv 2212.04246) has an expert for each data set (`BlockConfig.num_experts`). A file holds
-    all of them, and the model uses one: `keras_vit.load(folder, block={"expert": 1})` uses the second instead of the
-    first.
+    The encoder of ViTPose++ (arXiv 2212.04246) has an expert for each data set (`BlockConfig.num_experts`). A file
+    holds all of them, and the model uses one: `keras_vit.load(folder, block={"expert": 1})` uses the second instead of
+    the first.
 
     Args:
         encoder: a `VisionTransformer` for one image size, with patch tokens alone and without position embeddings.

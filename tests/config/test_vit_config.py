@@ -149,6 +149,10 @@ CONTRADICTIONS = [
         ["block.rotary needs hidden_dim / num_heads divisible by 4", "hidden_dim=48, num_heads=8"],
     ),
     (
+        {"block": BlockConfig(num_experts=2, expert_dim=48)},
+        ["block.expert_dim must be below hidden_dim", "expert_dim=48, hidden_dim=48"],
+    ),
+    (
         {"window": WindowConfig(global_blocks=(0, 2)), "pooling": "gap"},
         ["window.global_blocks must be below num_layers", "global_blocks=(0, 2), num_layers=2"],
     ),
