@@ -113,7 +113,10 @@ _SPECIAL_KEYS = {
     },
     "swin": lambda config: {"hidden_size": config.stage_dim(len(config.depths) - 1)},
     "dinov2": _of_dinov2,
-    "dinov3": lambda config: {"hidden_act": "silu"} if config.block.gated else {},
+    "dinov3": lambda config: {
+        "rope_parameters": {"rope_type": "default", "rope_theta": config.field("block.rotary.theta")},
+        **({"hidden_act": "silu"} if config.block.gated else {}),
+    },
     "aimv2": lambda config: {
         "use_head": config.pooling == "aim", "is_native": config.position_embedding == "sincos2d_mae",
     },

@@ -136,7 +136,9 @@ class Preprocessing(Config):
         return self.crop or self.size
 
     def resized(self, size: Size) -> tuple[int, int]:
-        """Return the (height, width) to which an image is resized, before padding and without a crop.
+        """Return the (height, width) to which an image is resized, before padding.
+
+        There is no crop.
 
         Args:
             size: (height, width) of the upright image in pixels, or one integer for both.

@@ -29,7 +29,9 @@ def predict(
     verbose: bool = False,
     **options: Any,
 ) -> list[Any]:
-    """Classify images, or return the answers of a task model: depth, segments, boxes, keypoints or masks.
+    """Classify images, or return what a task model answers for them.
+
+    The answers of a `TaskModel` are depth, segments, boxes, keypoints or masks.
 
     Args:
         model: a classifier of keras_vit, or layers after one, such as a new head; its `preprocessing` and `labels` are
