@@ -33,6 +33,7 @@ ON_REQUEST = {
     "fidelity": "fidelity",
     "field_files": "field_files",
     "gpu": "gpu",
+    "task_answers": "task_answers",
     "timm_files": "timm_files",
     "tradeoff": "tradeoff",
     "transformers_files": "transformers_files",
