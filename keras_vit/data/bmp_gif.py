@@ -13,7 +13,7 @@ import tensorflow as tf
 from keras_vit.data import headers
 
 # BMPs that TensorFlow reads: no OS/2; 8, 24 or 32 bits; not compressed, or with the usual masks
-_COMMON_BMP = rb"BM\C{12}[\x28\x34\x38\x40\x6c\x7c]\C{13}[\x08\x18\x20]\x00[\x00\x03]\x00\C*"
+_COMMON_BMP = rb"BM\C{12}[\x28\x34\x38\x40\x6c\x7c]\x00{3}\C{10}[\x08\x18\x20]\x00[\x00\x03]\x00{3}\C*"
 _COMMON_MASKS = b"\0\0\xff\0\0\xff\0\0\xff\0\0\0"
 
 

@@ -54,6 +54,7 @@ def bmps():
     yield from (bmp(bits, 40, kind, pixels=rows) for bits, kind in ((8, 1), (4, 2)))
     yield bmp(8, 40, 1, pixels=b"\x0d\x05\0\0" * 6 + b"\x0d\x09\0\1")
     yield from (bmp(2), bmp(24, size=16), bmp(24, compression=4), bmp(8, 40, 1, pixels=b"\x03\x05\0\1"), bmp(4)[:-9])
+    yield from (bmp(24, compression=1 << 24), bmp(24)[:17] + b"\x20" + bmp(24)[18:])  # TensorFlow reads both
 
 
 def gif(screen, corner=(0, 0), clear=None, has_own_table=False, control=0, interlace=False):

@@ -141,14 +141,20 @@ def main(folder, count):
 
 
 def _is_refused(file):
-    """Whether TensorFlow refuses to decode a file, None for one that nobody should try to decode."""
+    """Whether TensorFlow refuses to decode a file, None for one that nobody should try to decode.
+
+    A BMP is also refused if Pillow refuses it: TensorFlow reads neither the kind of its header nor its compression.
+    """
     if len(file) > 100_000 and file.startswith(b"GIF") or _pixels(file) > MAX_PIXELS:
         return None
     if file.startswith(b"\xff\xd8") and b"\xff\xc2" in file and 3 * _pixels(file) > MAX_PIXELS:
         return None
     try:
         tf.io.decode_image(file, channels=3, expand_animations=False)
-    except tf.errors.InvalidArgumentError:
+        if file.startswith(b"BM"):
+            with PIL.Image.open(io.BytesIO(file)) as image:
+                image.load()
+    except (tf.errors.InvalidArgumentError, OSError):
         return True
     return False
 
