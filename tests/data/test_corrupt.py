@@ -170,7 +170,7 @@ def test_labels_beyond_the_classes_are_no_corrupt_images(tmp_path):
     for dataset in (eval_pipeline(source, LEVELS, 3), train_pipeline(source, LEVELS, 3)):
         with pytest.raises(tf.errors.OpError) as raised:
             batches(dataset, 1)
-        sentence = "labels must be from 0 to 2, as there are 3 classes; the source contains [3]"
+        sentence = "labels must be from 0 to 2; the source contains [3]"
         assert str(data_error(raised.value)) == sentence
 
 
