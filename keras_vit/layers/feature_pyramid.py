@@ -45,22 +45,24 @@ class FeaturePyramid(Layer):
         norm = self.sublayer(LayerNorm, epsilon=self.epsilon, name="norm")
         gelu = self.sublayer(keras.layers.Activation, "gelu", name="gelu")
         halve = self.sublayer(keras.layers.MaxPooling2D, data_format="channels_last", name="halve")
-        steps = {
-            "4": [self._enlarge(dim // 2, "enlarge_4a"), norm, gelu, self._enlarge(dim // 4, "enlarge_4b")],
-            "2": [self._enlarge(dim // 2, "enlarge_2")],
-            "1": [],
-            "half": [halve],
-        }
-        necks = {scale: self.sublayer(Neck, self.filters, self.epsilon, name=f"neck_{scale}") for scale in steps}
-        self.branches = [[*layers, necks[scale]] for scale, layers in steps.items()]
-        for branch in self.branches:
+        # Keras 3.12 does not save the layers of lists in lists
+        self.steps = [self._enlarge(dim // 2, "enlarge_4a"), norm, gelu, self._enlarge(dim // 4, "enlarge_4b")]
+        self.steps += [self._enlarge(dim // 2, "enlarge_2"), halve]
+        names = ("neck_4", "neck_2", "neck_1", "neck_half")
+        self.necks = [self.sublayer(Neck, self.filters, self.epsilon, name=name) for name in names]
+        for branch in self._branches():
             build_in_sequence(input_shape, *branch)
+
+    def _branches(self):
+        """Return the layers of each map, in the order in which they are called."""
+        parts = (slice(0, 4), slice(4, 5), slice(0), slice(5, 6))
+        return [[*self.steps[part], neck] for part, neck in zip(parts, self.necks, strict=True)]
 
     def _enlarge(self, filters, name):
         return self.sublayer(keras.layers.Conv2DTranspose, filters, 2, 2, data_format="channels_last", name=name)
 
     def call(self, maps: Tensor) -> list[Tensor]:
-        return [functools.reduce(lambda x, layer: layer(x), branch, maps) for branch in self.branches]
+        return [functools.reduce(lambda x, layer: layer(x), branch, maps) for branch in self._branches()]
 
     def compute_output_shape(self, input_shape):
         batch, *sides, _ = input_shape

@@ -79,16 +79,15 @@ class ClassicDecoder(SimpleDecoder):
 
     def build(self, input_shape):
         own = {"padding": "same", "use_bias": False, "data_format": "channels_last"}
-        self.steps = []
+        self.steps = []  # without lists in it: Keras 3.12 does not save their layers
         for number in (1, 2):
             enlarge = self.sublayer(keras.layers.Conv2DTranspose, _FILTERS, 4, 2, name=f"enlarge{number}", **own)
-            norm = self.sublayer(keras.layers.BatchNormalization, epsilon=1e-5, name=f"norm{number}")
-            self.steps.append((enlarge, norm))
+            self.steps += [enlarge, self.sublayer(keras.layers.BatchNormalization, epsilon=1e-5, name=f"norm{number}")]
         self.conv1 = self.conv(self.num_keypoints, 1, "conv1", "glorot_uniform")
-        build_in_sequence(input_shape, *(layer for step in self.steps for layer in step), self.conv1)
+        build_in_sequence(input_shape, *self.steps, self.conv1)
 
     def call(self, maps: Tensor, training: bool | None = None) -> Tensor:
-        for enlarge, norm in self.steps:
+        for enlarge, norm in zip(self.steps[::2], self.steps[1::2], strict=True):
             maps = ops.relu(norm(enlarge(maps), training=training))
         return self.conv1(maps)
 

@@ -34,8 +34,8 @@ def test_values(reference, randomise):
     found = layer(maps)
     assert [level.shape for level in found] == layer.compute_output_shape(maps.shape)
     assert [level.shape[1:3] for level in found] == [(20, 16), (10, 8), (5, 4), (2, 2)]
-    for level, branch, taken in zip(found, layer.branches, expected.values(), strict=True):
-        level, passed = (keras.ops.convert_to_numpy(x) for x in (level, branch[-1](taken.astype("float32"))))
+    for level, neck, taken in zip(found, layer.necks, expected.values(), strict=True):
+        level, passed = (keras.ops.convert_to_numpy(x) for x in (level, neck(taken.astype("float32"))))
         np.testing.assert_allclose(level, passed, atol=1e-5)
 
 
