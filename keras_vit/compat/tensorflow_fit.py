@@ -303,7 +303,8 @@ def _specification(epoch_iterator):
     """Return shapes and dtypes of one replica's batch, without reading data."""
 
     def of_one_replica(spec):
-        if isinstance(spec, (tf.OptionalSpec, tf.NoneTensorSpec)):  # a missing target or weight
+        # a missing target or weight; TensorFlow 2.20 has no tf.NoneTensorSpec
+        if isinstance(spec, tf.OptionalSpec) or spec.value_type is type(None):
             return None
         return tf.nest.flatten(spec, expand_composites=True)[0]  # a PerReplicaSpec has one for each replica
 

@@ -92,8 +92,10 @@ def test_a_mode_with_calibration_is_refused(make_model, tmp_path):
     model = make_model()
     dense = model.get_layer("block_00").mlp.dense1
     dense.quantize("gptq", config=keras.quantizers.GPTQConfig(dataset=None, tokenizer=None))
+    # the config of Keras 3.12 states no mode
+    message = "mode must be one of 'int8', 'int4', 'float8'; got mode=('gptq'|'awq'|None)"
     for wrong in ({"mode": "gptq"}, {"mode": "awq"}, {"config": keras.quantizers.GPTQConfig(None, None)}):
-        with pytest.raises(ValueError, match="mode must be one of 'int8', 'int4', 'float8'; got mode='(gptq|awq)'"):
+        with pytest.raises(ValueError, match=message):
             model.quantize(**wrong)
     message = "layer 'block_00/mlp/dense1' must be quantised as int8, int4, float8; got 'gptq'"
     with pytest.raises(ValueError, match=message):

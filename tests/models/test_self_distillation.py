@@ -81,7 +81,8 @@ def test_steps_are_those_of_the_formulas(student, eagerly):
         np.testing.assert_allclose(numpy(model.center), center, atol=1e-5)
         pairs = zip(before, values(student, model.student_head), values(model.teacher, model.teacher_head), strict=True)
         for average, value, found in pairs:
-            np.testing.assert_allclose(found, momenta[step] * average + (1 - momenta[step]) * value, atol=1e-6)
+            expected = momenta[step] * average + (1 - momenta[step]) * value
+            np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
         assert np.array_equal(frozen, numpy(model.student_head.kernel)) == (step < 2)  # freeze_epochs=1
     assert int(model.step) == 4
 
