@@ -14,8 +14,9 @@ from benchmarks.transformers_files import SAM, TEXT, TOWER, Model, save
 
 NEEDED = ("torch", "transformers", "scipy")
 NOTE = (
-    "Largest differences from transformers {version} over {count} photographs in their own sizes: depth relative to its "
-    "range, boxes and keypoints in pixels of the photograph, scores, and the share of pixels in another segment or mask."
+    "Largest differences from transformers {version} for {count} photographs in their own sizes: depth relative to its "
+    "range, boxes and keypoints in pixels of the photograph, scores, and the share of pixels whose segment or mask is "
+    "another."
 )
 NECK = {"neck_hidden_sizes": [8, 12, 16, 20], "fusion_hidden_size": 16}
 VIT = {**TOWER, "num_hidden_layers": 4}

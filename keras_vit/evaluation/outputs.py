@@ -1,7 +1,7 @@
 """Run a model on images: `predict`, and the batches and checks that all evaluations share."""
 
 import warnings
-from typing import Any
+from typing import Any, overload
 
 import keras
 import numpy as np
@@ -21,8 +21,29 @@ from keras_vit.tasks.answers import predict_task
 _BATCH_SIZE = 32
 
 
+@overload
 def predict(
     model: ImageModel,
+    images: readers.Images,
+    top: int | None = None,
+    value_range: tuple[float, float] | None = None,
+    verbose: bool = False,
+) -> list[list[tuple[str, float]]]: ...
+
+
+@overload
+def predict(
+    model: TaskModel,
+    images: readers.Images,
+    top: int | None = None,
+    value_range: tuple[float, float] | None = None,
+    verbose: bool = False,
+    **options: Any,
+) -> list[Any]: ...
+
+
+def predict(
+    model: ImageModel | TaskModel,
     images: readers.Images,
     top: int | None = None,
     value_range: tuple[float, float] | None = None,

@@ -102,13 +102,13 @@ def keypoints(
     """
     heatmaps = check_array("heatmaps", heatmaps, (len(places), "rows", "columns", "keypoints"))
     last = np.maximum(np.array(heatmaps.shape[2:0:-1]) - 1, 1)
-    scores = np.zeros(heatmaps.shape[::3])
+    scores = np.zeros((len(heatmaps), heatmaps.shape[-1]))
     xy = np.zeros((*scores.shape, 2))
     for n, (place, one) in enumerate(zip(places, heatmaps, strict=True)):
         peaks, scores[n] = heatmap_peaks(one, blur)
         # the first and last pixels of heatmap and input are at the same places
         xy[n] = place.to_image(peaks * ((np.array(place.size[::-1]) - 1) / last))
-    return Keypoints(xy, scores, names)
+    return Keypoints(xy, scores, check_names("names", names, scores.shape[1]))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -38,7 +38,7 @@ def masks_in_image(
     logits = check_array("logits", logits, ("masks", "rows", "columns"))
     threshold = checks.check_number("threshold", threshold, "finite number", lambda number: True)
     masks = np.stack([map_to_image(one, place, checks.check_pair("size", size)) > threshold for one in logits])
-    return Masks(masks, scores, names)
+    return Masks(masks, np.asarray(scores), names)
 
 
 def mask_stability(logits: npt.ArrayLike, offset: float = 1.0, threshold: float = 0.0) -> np.ndarray:
@@ -94,7 +94,7 @@ class Masks:
     def boxes(self) -> np.ndarray:
         """Return the box of each mask, its extreme pixels, inclusive: integers x0, y0, x1, y1; zeros if it is empty."""
         (y0, y1), (x0, x1) = (_ends(self.masks.any(axis)) for axis in (-1, -2))
-        return np.where(self.masks.any((-2, -1))[:, None], np.stack([x0, y0, x1, y1], axis=-1), 0)
+        return np.where(np.asarray(self.masks.any((-2, -1)))[:, None], np.stack([x0, y0, x1, y1], axis=-1), 0)
 
     def draw(self, image: npt.ArrayLike | None = None) -> np.ndarray:
         """Draw each mask in a colour; where masks overlap, the smaller one is on top.

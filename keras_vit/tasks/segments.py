@@ -88,11 +88,13 @@ def instances(
     Raises:
         ValueError: on another shape or range.
     """
-    masks, classes, size = _checked(mask_logits, class_logits, size)
+    masks, classes, sides = _checked(mask_logits, class_logits, size)
     objects, threshold = classes[:, :-1], checks.check_rate("threshold", threshold)
-    ids, labels, scores = np.full(size, -1), [], []
+    ids = np.full(sides, -1)
+    labels: list[int] = []
+    scores: list[float] = []
     for query in np.flatnonzero(objects.max(-1) >= threshold):  # the mean of a mask is at most 1
-        logits = map_to_image(masks[..., query], place, size)
+        logits = map_to_image(masks[..., query], place, sides)
         mask = logits > 0
         score = objects[query].max() * sigmoid(logits[mask]).sum() / (mask.sum() + _TINY)
         if mask.any() and score >= threshold:
@@ -127,18 +129,20 @@ def panoptic(
     Raises:
         ValueError: on another shape or range.
     """
-    masks, classes, size = _checked(mask_logits, class_logits, size)
+    masks, classes, sides = _checked(mask_logits, class_logits, size)
     threshold, overlap = checks.check_rate("threshold", threshold), checks.check_rate("overlap", overlap)
     every, scores = classes.argmax(-1), classes.max(-1)
     kept = np.flatnonzero((every < classes.shape[1] - 1) & (scores > threshold))
-    best, owner = np.zeros(size), np.full(size, -1)
+    best, owner = np.zeros(sides), np.full(sides, -1)
     for query in kept:
-        score = scores[query] * sigmoid(map_to_image(masks[..., query], place, size))
+        score = scores[query] * sigmoid(map_to_image(masks[..., query], place, sides))
         owner[score > best] = query
         best = np.maximum(best, score)
-    ids, number_of, labels, kept_scores = np.full(size, -1), {}, [], []
+    ids, number_of = np.full(sides, -1), dict[int, int]()  # label -> its last segment
+    labels: list[int] = []
+    kept_scores: list[float] = []
     for query in kept:
-        mask, label = map_to_image(masks[..., query], place, size) >= 0, int(every[query])
+        mask, label = map_to_image(masks[..., query], place, sides) >= 0, int(every[query])
         owned = owner == query
         if not (owned & mask).any() or owned.sum() / mask.sum() <= overlap:
             continue
