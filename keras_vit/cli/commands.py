@@ -5,6 +5,9 @@ import os
 import pathlib
 import re
 
+import numpy as np
+from PIL import Image
+
 import keras_vit
 from keras_vit import checks, files
 from keras_vit import demo as demo_page
@@ -15,22 +18,45 @@ from keras_vit.cli.answers import Answer
 from keras_vit.cli.failures import users_mistakes
 from keras_vit.cli.models import build_model, check_without_model, find_source, given, open_model
 from keras_vit.cli.sources import open_source, open_sources
-from keras_vit.data.images import check_file
+from keras_vit.data.images import as_images, check_file
+from keras_vit.tasks import DepthMap
 
+_TASK_OPTIONS = ("text", "points", "boxes", "segments", "threshold")
 _DRAWINGS = (".png", ".jpg", ".pdf", ".svg")
 _SEED = 0  # seed of the random split of `probe --hold-out`
 
 
 def predict(args):
-    """Classify images: the best classes of each."""
+    """Classify images, the best classes of each, or return what a task model answers."""
     for image in args.images:
         check_file(image)
-    answers = keras_vit.predict(open_model(args), list(args.images), top=args.top)
+    model = open_model(args)
+    if isinstance(model, keras_vit.TaskModel):
+        return _task_answers(model, args)
+    for name in given(args, ("output", *_TASK_OPTIONS)):
+        raise ValueError(f"--{name} requires a task model; {args.model} is a classifier")
+    answers = keras_vit.predict(model, list(args.images), top=args.top)
     values = [{"image": image, "answers": _named(row)} for image, row in zip(args.images, answers, strict=True)]
     lines = []
     for image, row in zip(args.images, answers, strict=True):
         lines += [image, *(f"  {score:.4f}  {label}" for label, score in row)]
     return Answer(values, "\n".join(lines))
+
+
+def _task_answers(model, args):
+    """Return what a task model answers for each image; `--output` is the drawing of one."""
+    _check_output("--output", args.output, (".png", ".jpg"))
+    if args.output is not None and len(args.images) > 1:
+        raise ValueError(f"--output is the drawing of one image; got {len(args.images)} images")
+    options = given(args, ("top", *_TASK_OPTIONS))
+    options |= {name: [options[name]] * len(args.images) for name in ("points", "boxes") if name in options}
+    answers = keras_vit.predict(model, list(args.images), **options)
+    if args.output is not None:
+        [read], [answer] = as_images(args.images), answers
+        drawn = Image.fromarray(answer.draw(*[] if isinstance(answer, DepthMap) else [np.asarray(read(3))]))
+        files.replace_file(args.output, drawn.save)
+    values = [{"image": image, "answer": a.to_json()} for image, a in zip(args.images, answers, strict=True)]
+    return Answer(values, "\n".join(f"{image}\n{a}" for image, a in zip(args.images, answers, strict=True)))
 
 
 def _named(answers):

@@ -119,6 +119,12 @@ class Boxes:
             got = f"labels of shape {self.labels.shape}, names={self.names!r}"
             raise ValueError(f"labels and names must have one value for each of {count} scores; got {got}")
 
+    def __str__(self) -> str:
+        names = self.names or self.labels.tolist()
+        rows = zip(self.scores.tolist(), names, self.boxes.tolist(), strict=True)
+        found = (f"  {score:.4f}  {name}  " + " ".join(f"{edge:.1f}" for edge in box) for score, name, box in rows)
+        return "\n".join(found) or "  nothing found"
+
     def best(self, count: int | None) -> "Boxes":
         """Return the boxes with the highest scores, best first; all in their order if `count` is None."""
         if count is None:

@@ -50,6 +50,9 @@ class DepthMap:
         values = check_array("values", self.values, ("height", "width")).astype("float32")
         object.__setattr__(self, "values", values)
 
+    def __str__(self) -> str:
+        return f"  {self.unit} from {self.values.min():.4g} to {self.values.max():.4g}"
+
     def draw(self, image: npt.ArrayLike | None = None) -> np.ndarray:
         """Draw the map in colours; what is near is bright.
 

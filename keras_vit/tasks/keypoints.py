@@ -135,6 +135,15 @@ class Keypoints:
         object.__setattr__(self, "xy", check_array("xy", self.xy, (*scores.shape, 2)).astype("float32"))
         object.__setattr__(self, "names", check_names("names", self.names, scores.shape[1]))
 
+    def __str__(self) -> str:
+        names = self.names or [*range(self.scores.shape[1])]
+        found = [
+            f"  {score:.4f}  {name}  {x:.1f} {y:.1f}"
+            for person, scores in zip(self.xy.tolist(), self.scores.tolist(), strict=True)
+            for (x, y), score, name in zip(person, scores, names, strict=True)
+        ]
+        return "\n".join(found) or "  no person"
+
     def draw(self, image: npt.ArrayLike, threshold: float = 0.3) -> np.ndarray:
         """Draw a dot for each keypoint of each person over an image.
 

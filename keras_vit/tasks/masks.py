@@ -96,6 +96,11 @@ class Masks:
         (y0, y1), (x0, x1) = (_ends(self.masks.any(axis)) for axis in (-1, -2))
         return np.where(np.asarray(self.masks.any((-2, -1)))[:, None], np.stack([x0, y0, x1, y1], axis=-1), 0)
 
+    def __str__(self) -> str:
+        names = self.names or [*range(len(self.masks))]
+        rows = zip(self.scores.tolist(), names, self.masks.mean((-2, -1)), strict=True)
+        return "\n".join(f"  {score:.4f}  {name}  {share:.1%}" for score, name, share in rows) or "  no mask"
+
     def draw(self, image: npt.ArrayLike | None = None) -> np.ndarray:
         """Draw each mask in a colour; where masks overlap, the smaller one is on top.
 

@@ -184,6 +184,13 @@ class LabelMap:
     def __post_init__(self) -> None:
         object.__setattr__(self, "labels", _integer_map("labels", self.labels))
 
+    def __str__(self) -> str:
+        values, counts = np.unique(self.labels, return_counts=True)
+        rows = sorted(zip(counts / self.labels.size, values.tolist(), strict=True), reverse=True)
+        return "\n".join(
+            f"  {share:.1%}  {self.names[label] if self.names and label >= 0 else label}" for share, label in rows
+        )
+
     def draw(self, image: npt.ArrayLike | None = None) -> np.ndarray:
         """Draw each class in a colour.
 
@@ -236,6 +243,11 @@ class Segments:
         if self.scores.shape != (count,) or len(self.names or self.labels) != count or self.ids.max() >= count:
             got = f"{len(self.scores)} scores, names={self.names!r} and ids up to {self.ids.max()}"
             raise ValueError(f"scores, names and ids must belong to {count} labels; got {got}")
+
+    def __str__(self) -> str:
+        shares = (np.mean(self.ids == number) for number in range(len(self.labels)))
+        rows = zip(self.scores.tolist(), self.names or self.labels.tolist(), shares, strict=True)
+        return "\n".join(f"  {score:.4f}  {name}  {share:.1%}" for score, name, share in rows) or "  nothing found"
 
     def draw(self, image: npt.ArrayLike | None = None) -> np.ndarray:
         """Draw each segment in a colour.
