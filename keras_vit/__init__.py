@@ -57,6 +57,7 @@ from keras_vit.models import (
     BiTResNet,
     CLIPSeg,
     Distiller,
+    DPTSegmentation,
     EoMT,
     LoraReport,
     MaskedAutoencoder,

@@ -47,6 +47,7 @@ from keras_vit.models import AxialResNet as AxialResNet
 from keras_vit.models import BiTResNet as BiTResNet
 from keras_vit.models import CLIPSeg as CLIPSeg
 from keras_vit.models import Distiller as Distiller
+from keras_vit.models import DPTSegmentation as DPTSegmentation
 from keras_vit.models import EoMT as EoMT
 from keras_vit.models import LoraReport as LoraReport
 from keras_vit.models import MaskedAutoencoder as MaskedAutoencoder

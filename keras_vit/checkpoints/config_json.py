@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 from keras_vit import checks
-from keras_vit.checkpoints.config_keys import KEYS, checked, flag, one_of
+from keras_vit.checkpoints.config_keys import KEYS, checked, checked_value, flag, one_of
 from keras_vit.checkpoints.foreign_names import find_foreign
 from keras_vit.checkpoints.image_processors import (
     huggingface_preprocessing,
@@ -172,9 +172,14 @@ def _read_huggingface(values, network):
         raise ValueError(f"model_type must be one of {', '.join(map(repr, known)) or None}; got {model_type!r}")
     row, labels = HF_TYPES[model_type], _labels("id2label", values.get("id2label"))
     if "task" in row or "encoder" in row:
-        of_task = {**row.get("defaults", {}), **values, "model_type": row.get("task")}
-        encoder = values[row["encoder"]] if "encoder" in row else of_task
+        encoder, is_hybrid = values.get(row.get("encoder")), flag(values, "is_hybrid")  # that of a hybrid is its ResNet
+        if encoder is None or is_hybrid:
+            encoder = {**row.get("defaults", {}), **values, "model_type": row["task"]}
+        elif "encoders" in row:
+            checked_value("model_type in backbone_config", encoder.get("model_type"), row["encoders"])
         of_encoder = _read_huggingface(encoder, network)
+        if is_hybrid:
+            of_encoder.stated["patch_size"] = (1, 1)  # cells of the map of the ResNet, of 16 pixels each
         return dataclasses.replace(of_encoder, task=model_type, labels=labels, notes=())
     values = values["vision_config"] if isinstance(values.get("vision_config"), dict) else values
     values = {**row.get("defaults", {}), **values}

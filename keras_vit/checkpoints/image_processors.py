@@ -53,6 +53,10 @@ def huggingface_preprocessing(values, class_name=None):
     kind = re.sub("(FeatureExtractor|ImageProcessor)(Fast|Pil)?$", "", kind)
     defaults = _PROCESSORS.get(kind, _PROCESSORS["ViT"])
     values = defaults | {key: value for key, value in values.items() if value is not None}
+    if kind == "DPT" and values.get("do_resize") is False:  # facebook/dpt-dinov2
+        text = "the file states that images keep their size and are padded: the preprocessing of the encoder is used"
+        LOGGER.warning(text)
+        return None
     for key in ("do_resize", "do_rescale"):
         checked_value(key, values.get(key, True), [True])
     scale = checks.check_positive("rescale_factor", values.get("rescale_factor", 1 / 255))

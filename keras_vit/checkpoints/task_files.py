@@ -7,15 +7,16 @@ import re
 from keras_vit import checks
 from keras_vit.checkpoints import names
 from keras_vit.checkpoints.config_json import HF_TYPES
-from keras_vit.checkpoints.config_keys import KEYS, checked
+from keras_vit.checkpoints.config_keys import KEYS, checked, flag
 from keras_vit.checkpoints.load import read_ahead
 from keras_vit.checkpoints.match import make_plan
 from keras_vit.compat.initial_values import build_deferred, initialise
 from keras_vit.config.base import count_patches
 from keras_vit.config.text import TextConfig
+from keras_vit.layers.dpt import SCALES
 from keras_vit.logs import LOGGER
 from keras_vit.models.clipseg import CLIPSeg
-from keras_vit.models.dpt import DPT
+from keras_vit.models.dpt import DPT, DPTSegmentation
 from keras_vit.models.eomt import EoMT
 from keras_vit.models.owl import OWL
 from keras_vit.models.sam import SAM
@@ -83,7 +84,7 @@ def of_any_size(resolved, evidence):
     Args:
         resolved, evidence: as in `build_task`.
     """
-    if evidence.task not in _OF_ANY_SIZE:
+    if evidence.task not in _OF_ANY_SIZE or resolved.config.stem is not None:
         return resolved
     grid = {"embedding.position_grid": resolved.config.table_grid, "embedding.resize": evidence.layout.resize}
     config, known = resolved.config.replace(image_size="any", **grid), evidence.preprocessing
@@ -91,16 +92,34 @@ def of_any_size(resolved, evidence):
 
 
 def _depth_anything(values, entries):
-    fields = _own(values, "depth_anything")
+    fields = _own(values, "depth_anything") | _of_backbone(values["backbone_config"])
     is_metric, max_depth = fields.pop("is_metric", False), fields.pop("max_depth", None)
-    blocks = checks.check_integers("out_indices in backbone_config", values["backbone_config"].get("out_indices"))
-    fields["blocks"] = [block - 1 for block in blocks]  # 0 is the embedding
     return functools.partial(DPT, **fields, max_depth=max_depth or 1.0 if is_metric else None)
 
 
 def _dpt(values, entries):
-    fields = _own(values, "dpt", "vit")
-    return functools.partial(DPT, **fields, normalised=False, same_size=False)
+    is_hybrid, backbone = flag(values, "is_hybrid"), values.get("backbone_config")
+    if is_hybrid:  # the first two levels are stages of the ResNet, which are not resized
+        checked(backbone or {}, KEYS["dpt_resnet"], " in backbone_config")
+        values = {**values, "reassemble_factors": [4, 2, *values.get("reassemble_factors", SCALES)[2:]]}
+    fields = {"readout": "project", "fusion_width": 256, **_own(values, "dpt", "vit")}
+    if fields.get("use_bias") is None:
+        fields["use_bias"] = not fields.get("batch_norm")
+    if is_hybrid:
+        fields |= {name: fields[name][2:] for name in ("blocks", "neck_widths")}
+    if "head.head.1.weight" not in entries:
+        of_backbone = {"normalised": False} if is_hybrid or backbone is None else _of_backbone(backbone)
+        return functools.partial(DPT, **{**fields, **of_backbone}, same_size=False)
+    fields.pop("projected", None)  # of depth alone
+    about = {"classes": _count_labels(values), "auxiliary": "auxiliary_head.head.1.weight" in entries}
+    return functools.partial(DPTSegmentation, **fields, **about)
+
+
+def _of_backbone(values):
+    """Return the arguments that a `backbone_config` states: the blocks, and whether their tokens are normalised."""
+    blocks = checks.check_integers("out_indices in backbone_config", values.get("out_indices"))
+    fields = {"blocks": [block - 1 for block in blocks]}  # 0 is the embedding
+    return fields | {"normalised": checks.check_flag("apply_layernorm", values.get("apply_layernorm", True))}
 
 
 def _yolos(values, entries):

@@ -131,7 +131,7 @@ class AxialAttention(ResizedTables):
 
 
 def batch_norm(name, epsilon, dtype, axis=-1, gamma_initializer="ones"):
-    """Return a batch normalisation of the axial ResNet; its momentum 0.9 is torch's 0.1."""
+    """Return a batch normalisation whose momentum, 0.9, is PyTorch's 0.1."""
     return keras.layers.BatchNormalization(
         axis, momentum=0.9, epsilon=epsilon, gamma_initializer=gamma_initializer, dtype=dtype, name=name
     )

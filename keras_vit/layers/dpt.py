@@ -1,4 +1,4 @@
-"""The layers of DPT (arXiv 2103.13413): read-out, reassembly, fusion and the head for depth.
+"""The layers of DPT (arXiv 2103.13413): read-out, reassembly, fusion and the heads for depth and for segmentation.
 
 Maps of four blocks of a Vision Transformer become maps of four sizes, which are fused, the deepest first.
 """
@@ -8,7 +8,9 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_vit import checks
 from keras_vit.config.base import one_of
+from keras_vit.layers.axial_resnet import batch_norm
 from keras_vit.layers.base import Layer, build_in_sequence, known_map
 from keras_vit.layers.resizing import resize_maps
 from keras_vit.typing import Size, Tensor
@@ -112,26 +114,27 @@ class ResidualUnit(Layer):
     """Return x + conv(relu(conv(relu(x)))), with 3 x 3 convolutions (RefineNet, arXiv 1611.06612).
 
     Args:
-        batch_norm: whether a batch norm (epsilon 1e-5) follows each convolution, which then has no bias.
+        batch_norm: whether a batch norm (epsilon 1e-5) follows each convolution.
+        use_bias: whether the convolutions have biases.
 
     Shapes:
         (batch, rows, columns, dim) -> the same
     """
 
-    def __init__(self, batch_norm: bool = False, **kwargs: Any) -> None:
+    def __init__(self, batch_norm: bool = False, use_bias: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.configure(batch_norm=batch_norm)
+        self.configure(batch_norm=batch_norm, use_bias=use_bias)
 
     def build(self, input_shape):
-        own = {"padding": "same", "use_bias": not self.batch_norm}
+        own = {"padding": "same", "use_bias": self.use_bias}
         self.conv1, self.conv2 = (
             self.conv(input_shape[-1], 3, name, "glorot_uniform", **own) for name in ("conv1", "conv2")
         )
         build_in_sequence(input_shape, self.conv1, self.conv2)
         if self.batch_norm:
-            norm = {"epsilon": 1e-5, "shape": input_shape}
-            self.norm1 = self.sublayer(keras.layers.BatchNormalization, name="norm1", **norm)
-            self.norm2 = self.sublayer(keras.layers.BatchNormalization, name="norm2", **norm)
+            self.norm1, self.norm2 = (
+                self.sublayer(batch_norm, name, 1e-5, shape=input_shape) for name in ("norm1", "norm2")
+            )
 
     def call(self, maps: Tensor, training: bool | None = None) -> Tensor:
         x = self.conv1(ops.relu(maps))
@@ -148,20 +151,21 @@ class Fusion(Layer):
     x, it is resized before (half-pixel centres). The deepest level has nothing to add, so `unit1` is not used.
 
     Args:
-        batch_norm: as in `ResidualUnit`.
+        batch_norm, use_bias: as in `ResidualUnit`.
 
     Shapes:
         x (batch, rows, columns, dim); the map of this level, or None; and the map of the next level, of which only the
         size is read, or None -> (batch, rows, columns, dim) of the size of the next level, or twice that of x
     """
 
-    def __init__(self, batch_norm: bool = False, **kwargs: Any) -> None:
+    def __init__(self, batch_norm: bool = False, use_bias: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.configure(batch_norm=batch_norm)
+        self.configure(batch_norm=batch_norm, use_bias=use_bias)
 
     def build(self, input_shape, *others):
         self.unit1, self.unit2 = (
-            self.sublayer(ResidualUnit, self.batch_norm, name=name, shape=input_shape) for name in ("unit1", "unit2")
+            self.sublayer(ResidualUnit, self.batch_norm, self.use_bias, name=name, shape=input_shape)
+            for name in ("unit1", "unit2")
         )
         self.projection = self.conv(input_shape[-1], 1, "projection", "glorot_uniform")
         self.projection.build(input_shape)
@@ -184,12 +188,12 @@ class DepthHead(Layer):
     """Return the depth of each pixel of a fused map.
 
     A 3 x 3 convolution halves the channels, the map is resized bilinearly with aligned corners, and a 3 x 3
-    convolution, ReLU and a 1 x 1 convolution follow. The result is its ReLU, a disparity without unit (large is near),
-    or `max_depth` times its sigmoid, a depth.
+    convolution, ReLU and a 1 x 1 convolution follow. The result is its ReLU, a disparity without unit (large is near)
+    or a depth, or `max_depth` times its sigmoid, a depth.
 
     Args:
         filters: number of channels of the second convolution.
-        max_depth: largest depth, in metres; None returns a disparity.
+        max_depth: largest depth, in metres; None returns the ReLU.
         patch_size: height and width of a patch in pixels, or one integer for both.
 
     Shapes:
@@ -225,3 +229,46 @@ class DepthHead(Layer):
     def compute_output_spec(self, maps, patches=None):
         sides = zip(*self._scaled(maps.shape, patches), strict=True)
         return keras.KerasTensor((maps.shape[0], *(side and side * n for side, n in sides)), dtype=self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class SegmentationHead(Layer):
+    """Return the logits of the classes at each pixel of a fused map.
+
+    A 3 x 3 convolution without bias, a batch norm (epsilon 1e-5), ReLU, dropout and a 1 x 1 convolution; the result is
+    resized bilinearly with aligned corners.
+
+    Args:
+        classes: number of classes.
+        dropout_rate: rate of the dropout.
+        scale: factor by which the result is enlarged; 1 leaves its size, as in the auxiliary head.
+
+    Shapes:
+        (batch, rows, columns, dim) -> (batch, scale * rows, scale * columns, classes)
+
+    Raises:
+        ValueError: if a value is out of range.
+    """
+
+    own_checks = {"scale": checks.check_integer}
+
+    def __init__(self, classes: int, dropout_rate: float = 0.1, scale: int = 2, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.configure(classes=classes, dropout_rate=dropout_rate, scale=scale)
+
+    def build(self, input_shape):
+        self.conv1 = self.conv(input_shape[-1], 3, "conv1", "glorot_uniform", padding="same", use_bias=False)
+        self.norm = self.sublayer(batch_norm, "norm", 1e-5)
+        self.dropout = self.sublayer(keras.layers.Dropout, self.dropout_rate, name="dropout")
+        self.conv2 = self.conv(self.classes, 1, "conv2", "glorot_uniform")
+        build_in_sequence(input_shape, self.conv1, self.norm, self.dropout, self.conv2)
+
+    def call(self, maps: Tensor, training: bool | None = None) -> Tensor:
+        x = ops.relu(self.norm(self.conv1(maps), training=training))
+        x = self.conv2(self.dropout(x, training=training))
+        rows, columns = ops.shape(x)[1:3]
+        return resize_maps(x, (self.scale * rows, self.scale * columns), align_corners=True)
+
+    def compute_output_shape(self, input_shape):
+        batch, *sides, _ = input_shape
+        return (batch, *(side and self.scale * side for side in sides), self.classes)

@@ -14,7 +14,7 @@ from keras_vit.models.derived import (
     with_head,
 )
 from keras_vit.models.distillation import Distiller
-from keras_vit.models.dpt import DPT
+from keras_vit.models.dpt import DPT, DPTSegmentation
 from keras_vit.models.eomt import EoMT
 from keras_vit.models.layer_states import freeze
 from keras_vit.models.lora import LoraReport, add_lora

@@ -34,7 +34,8 @@ AIMV2 = {"embedding": {"patch_norm": True}, "block": {"norm": "rms", "gated": Tr
 AIMV2 |= {"qkv_bias": False, "pooling": "gap", "include_top": False}
 # layouts of task models, whose encoders have the names of other layouts
 TASKS = {f"{name}_huggingface" for name in ("clipseg", "depth_anything", "dpt", "eomt", "owl", "vitpose", "yolos")}
-TASKS |= {"eomt_dinov3_huggingface", "sam_prompts_huggingface", "sam_prompts_tied_huggingface"}
+TASKS |= {f"{name}_huggingface" for name in ("dpt_dinov2", "dpt_hybrid", "eomt_dinov3")}
+TASKS |= {"sam_prompts_huggingface", "sam_prompts_tied_huggingface"}
 LAYOUTS = [(family, layout) for family, layouts in names.LAYOUTS.items() for layout in layouts]
 
 # Arrays that belong to one variable in some models and to another one in others: DeiTForImageClassification has a
@@ -47,8 +48,11 @@ OF_HUGGINGFACE = {
 }
 RESIZE = "neck.reassemble_stage.layers.2.resize"  # a transposed convolution that enlarges, or one that reduces
 RESIZED = {f"{RESIZE}.weight", f"{RESIZE}.bias"}
+# the first and the last convolution of the heads for depth and for segmentation
+OF_DPT = RESIZED | {"head.head.0.weight", "head.head.4.weight", "head.head.4.bias"}
 SHARED_BY_TASKS = {
-    **{"depth_anything": RESIZED, "dpt": RESIZED | OF_HUGGINGFACE},
+    **{"depth_anything": RESIZED, "dpt_dinov2": OF_DPT},
+    **dict.fromkeys(("dpt", "dpt_hybrid"), OF_DPT | OF_HUGGINGFACE),
     **dict.fromkeys(("yolos", "vitpose"), OF_HUGGINGFACE),
 }
 SHARED = {
