@@ -119,6 +119,20 @@ def _dpt(images):
     yield from _depth(images, Model("DPTForDepthEstimation", arguments), settings)
 
 
+def _dpt_segmentation(images):
+    import keras_vit
+
+    arguments = {**VIT, "backbone_out_indices": [0, 1, 2, 3], "readout_type": "project", "num_labels": 5, **NECK}
+    processor = _processor("DPT", size={"height": 96, "width": 96}, ensure_multiple_of=32)
+    ours, theirs = _opened(Model("DPTForSemanticSegmentation", arguments), processor)
+    pairs = []
+    for image, found in zip(images, keras_vit.predict(ours, images), strict=True):
+        outputs = _outputs(theirs, processor(image, return_tensors="pt"))
+        [expected] = processor.post_process_semantic_segmentation(outputs, target_sizes=[_size(image)])
+        pairs.append((found.labels, expected))
+    yield "semantic segments", _unequal(pairs)
+
+
 def _depth(images, model, settings):
     import keras_vit
 
@@ -266,6 +280,7 @@ def _clipseg(images):
 COMPARED = {
     "Depth Anything": _depth_anything,
     "DPT": _dpt,
+    "DPT, segmentation": _dpt_segmentation,
     "EoMT": _eomt,
     "YOLOS": _yolos,
     "OWL-ViT": _owl("OwlViT"),

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 
 from keras_vit import checks
-from keras_vit.models import DPT, OWL, SAM, YOLOS, CLIPSeg, EoMT, TaskModel, ViTPose
+from keras_vit.models import DPT, OWL, SAM, YOLOS, CLIPSeg, DPTSegmentation, EoMT, TaskModel, ViTPose
 from keras_vit.tasks.boxes import Boxes, detected_boxes, example_boxes
 from keras_vit.tasks.depth import depth_map
 from keras_vit.tasks.drawing import check_array, sigmoid, softmax
@@ -98,7 +98,13 @@ def _to_numpy(x):
 
 
 def _depth(model, outputs, places, size):
-    return depth_map(outputs[0], size, "disparity" if model.arguments["max_depth"] is None else "metres")
+    # DPT on DINOv2, which alone has a projection, was trained on metres without a largest depth
+    is_metric = model.arguments["max_depth"] is not None or model.arguments["projected"]
+    return depth_map(outputs[0], size, "metres" if is_metric else "disparity")
+
+
+def _classes(model, outputs, places, size):
+    return label_map(outputs["logits"][0], size, model.labels)
 
 
 def _segments(model, outputs, places, size, segments=None, stuff=(), threshold=0.8, overlap=0.8):
@@ -193,6 +199,7 @@ def _forward(model):
 _KINDS: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
     CLIPSeg: (lambda model: lambda inputs: inputs, _text_masks),
     DPT: (_forward, _depth),
+    DPTSegmentation: (_forward, _classes),
     EoMT: (_forward, _segments),
     OWL: (_forward, _found),
     SAM: (lambda model: model.encode, _masks),

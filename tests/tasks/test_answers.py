@@ -44,6 +44,15 @@ def test_depth_of_images_of_different_sizes():
     assert np.asarray(model(tasks.prepare(PHOTOS[1], model.preprocessing)[0])).shape == (1, 56, 42)
 
 
+def test_units_of_depth_and_classes_of_pixels():
+    for case, unit in (("dpt_depth", "disparity"), ("dpt_dinov2", "metres")):
+        (found,) = keras_vit.predict(load(case), PHOTOS[0])
+        assert found.unit == unit and found.values.shape == (40, 56)
+    model = load("dpt_segmentation")
+    (found,) = keras_vit.predict(model, PHOTOS[0])
+    assert found.labels.shape == (40, 56) and str(found).count("%") == len(np.unique(found.labels))
+
+
 def test_boxes_are_the_best_ones():
     model = load("yolos_mid", sizing="shortest", size=48, longest=64, multiple=16)
     every = keras_vit.predict(model, PHOTOS[0], threshold=0.0)[0]
