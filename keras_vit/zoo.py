@@ -20,7 +20,7 @@ from keras_vit.checkpoints.match import make_plan
 from keras_vit.checkpoints.readers import open_checkpoint
 from keras_vit.checkpoints.releases import BEST, aliases_of, list_releases
 from keras_vit.checkpoints.resolve import resolve
-from keras_vit.checkpoints.task_files import build_task, defer_task, of_any_size, whole_of
+from keras_vit.checkpoints.task_files import CLASSIFIER_ARGUMENTS, build_task, plan_task, whole_of, with_size
 from keras_vit.compat.initial_values import build_at_once, build_deferred
 from keras_vit.config import ImageConfig, Preprocessing
 from keras_vit.config.base import NESTED, flattened
@@ -242,6 +242,8 @@ def load(
         name: name of the Keras model.
         **arguments: other fields of the config, which take precedence over the file, such as `num_heads`, `gelu` and
             `dtype`. A field of `embedding`, `block`, `window` or `head` is passed in a dict: `head={"map_heads": 8}`.
+            Other `classes` make a new head. So do, for a task model, other `classes` of `EoMT` and `YOLOS`, or
+            `num_keypoints` of `ViTPose`: arrays of other shapes than in the file get random values.
 
     Returns:
         The model. `model.preprocessing`, `model.labels` and `model.weights_source` are set.
@@ -258,12 +260,10 @@ def load(
     about = {"preprocessing": preprocessing, "labels": labels, "name": name}
     if str(path).endswith(".keras"):
         return load_whole(path, {"variant": variant, "resize": None if resize == "auto" else resize, **about, **fields})
-    evidence, resolved = _resolved(load, path, variant, fields)
-    evidence = whole_of(evidence)
+    evidence, resolved, given = _resolved(load, path, variant, fields)
     if evidence.task is not None:
-        if fields["image_size"] is None:
-            resolved = of_any_size(resolved, evidence)
-        return build_task(resolved, evidence, resize, **about)
+        resolved = with_size(resolved, evidence, fields["image_size"])
+        return build_task(resolved, evidence, resize, **about, given=given)
     return build_loaded(resolved, evidence, resize, **about)
 
 
@@ -279,14 +279,11 @@ def describe(source: PathLike, *, variant: str | None = None, **arguments: Any) 
         FileNotFoundError, TypeError, ValueError: as `load`.
     """
     path, variant, fields = _fetched(source, variant, arguments.pop("image_size", "auto"), arguments)
-    evidence, resolved = _resolved(describe, path, variant, fields)
-    evidence = whole_of(evidence)
+    evidence, resolved, given = _resolved(describe, path, variant, fields)
     if evidence.task is None:
-        model, _ = build_deferred(lambda: build_model(resolved.config))
+        report = make_plan(build_deferred(lambda: build_model(resolved.config))[0], evidence).report
     else:
-        resolved = resolved if fields["image_size"] else of_any_size(resolved, evidence)
-        model, _ = defer_task(resolved, evidence)
-    report = make_plan(model, evidence).report
+        *_, report = plan_task(with_size(resolved, evidence, fields["image_size"]), evidence, given=given)
     row = resolved.row
     family = FAMILIES.get(row.family or "") if isinstance(row, Variant) else row
     return Description(
@@ -315,13 +312,17 @@ def _fetched(source, variant, image_size, arguments):
 
 
 def _resolved(function, path, variant, fields):
-    """Return the `Evidence` of a file and the `Resolved` of it, with checked fields."""
+    """Return the `Evidence` of a file and its `Resolved`, with checked fields, and those for the head of a task."""
     evidence = read_evidence(open_checkpoint(path))
+    whole = whole_of(evidence)
+    parts = {name: name.partition(".")[0] for name in fields if whole.task is not None and fields[name] is not None}
+    given = {name: fields[name] for name, part in parts.items() if part in CLASSIFIER_ARGUMENTS}
+    fields = {name: value for name, value in fields.items() if name not in given}
     known = [*inspect.signature(function).parameters, *evidence.config_class.__dataclass_fields__]
     known.remove("arguments")
     _check_arguments(function.__name__, fields, known, evidence.config_class)
     variant = variant if variant is None or variant in FAMILIES else variant_name("variant", variant)
-    return evidence, resolve(evidence, variant, fields)
+    return whole, resolve(evidence, variant, fields), given
 
 
 def _size(image_size, usual):

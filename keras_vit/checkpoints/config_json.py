@@ -170,7 +170,7 @@ def _read_huggingface(values, network):
     model_type = values.get("model_type", known[0] if known else None)
     if model_type not in known:
         raise ValueError(f"model_type must be one of {', '.join(map(repr, known)) or None}; got {model_type!r}")
-    row, labels = HF_TYPES[model_type], _labels("id2label", values.get("id2label"))
+    row, labels = HF_TYPES[model_type], read_labels(values)
     if "task" in row or "encoder" in row:
         encoder, is_hybrid = values.get(row.get("encoder")), flag(values, "is_hybrid")  # that of a hybrid is its ResNet
         if encoder is None or is_hybrid:
@@ -197,6 +197,17 @@ def _read_huggingface(values, network):
     notes = (f"config.json also has {listed}, which keras_vit does not read",) if unread else ()
     fields, published = {**fields, **row.get("config", {})}, tuple(row.get("published", ()))
     return Stated(stated=fields, labels=labels, notes=notes, published=published, **sizes)
+
+
+def read_labels(values):
+    """Return the tuple of class names of a config.json of transformers, or None."""
+    return _labels("id2label", values.get("id2label"))
+
+
+def count_labels(values):
+    """Return the number of classes of a config.json of transformers."""
+    labels = values.get("id2label")
+    return checks.check_integer("num_labels", values.get("num_labels", 2)) if labels is None else len(labels)
 
 
 # --- OpenCLIP

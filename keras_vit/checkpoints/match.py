@@ -17,7 +17,7 @@ from keras_vit.config.unseen import DECLARED, differences, unseen
 from keras_vit.models.copies import HEADS
 
 _NEW_HEAD = " (head='reinitialise' loads the rest)"
-_OF_HEAD, _MASKED = "of a head that is not loaded", "a masked bias, which is zero"
+OF_HEAD, _MASKED = "of a head that is not loaded", "a masked bias, which is zero"
 _SHOWN = 6  # maximum number of names in one line of a report
 
 
@@ -54,9 +54,10 @@ class LoadReport:
             by_reason[reason].append(name)
         listed = {"resized": _few(self.resized), "new head": ""}
         if self.reinitialised:
-            of_file = by_reason.pop(_OF_HEAD, ())
+            of_file = by_reason.pop(OF_HEAD, ())
             instead = f", in place of {_few(of_file)} of the file" if of_file else "; the file has no head"
-            listed["new head"] = f"{_few(self.reinitialised)} start at zero{instead}"
+            is_zero = all(path.partition("/")[0] in HEADS for path in self.reinitialised)
+            listed["new head"] = f"{_few(self.reinitialised)} start {'at zero' if is_zero else 'at random'}{instead}"
         listed |= {f"unused ({reason})": _few(names) for reason, names in by_reason.items()}
         hidden = [name for name in self.sources if name in DECLARED and DECLARED[name].unseen]
         for source in dict.fromkeys(self.sources[name] for name in hidden):
@@ -193,7 +194,7 @@ def _report(evidence, config, loaded, fresh, droppable, notes):
     used = {evidence.entries[name].name for one in loaded for name in one.theirs}
     if evidence.library == "keras":  # sizes of tables
         used |= {name for name in arrays if name.endswith(("/grid", "/window_size"))}
-    reasons = {**evidence.unread, **{evidence.entries[name].name: _OF_HEAD for name in droppable}}
+    reasons = {**evidence.unread, **{evidence.entries[name].name: OF_HEAD for name in droppable}}
     unusual = differences(evidence.of_layout, config)
     layout = [f"files of this layout have {name}={theirs!r}; the model has {ours!r}" for name, theirs, ours in unusual]
     known = {*evidence.stated, *evidence.need_not_state, *(name for name in assumed if DECLARED[name].resized)}

@@ -22,6 +22,8 @@ from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.match import make_plan
 from keras_vit.checkpoints.names.rules import fits, to_theirs
 from keras_vit.checkpoints.readers import IMAGE_PROCESSOR, PROCESSOR, open_checkpoint
+from keras_vit.checkpoints.resolve import resolve
+from keras_vit.checkpoints.task_files import plan_task, whole_of, with_size
 from keras_vit.checkpoints.written_json import CannotHold, huggingface_json
 from keras_vit.compat.graph import owned_variables
 from keras_vit.compat.initial_values import build_deferred
@@ -29,7 +31,7 @@ from keras_vit.config import Config
 from keras_vit.config.unseen import DECLARED, KEY, differences, to_text, whole
 from keras_vit.files import replace_files
 from keras_vit.logs import LOGGER
-from keras_vit.models import MaskedAutoencoder, build_model
+from keras_vit.models import MaskedAutoencoder, TaskModel, build_model
 from keras_vit.models.base import ImageModel
 from keras_vit.models.copies import check_not_quantized
 from keras_vit.models.layer_states import lora_layers
@@ -43,7 +45,7 @@ _MAE = "vit_mae"  # written with a decoder, see `_of_autoencoder`
 _HF_HEADS = ("classifier.", "cls_classifier.", "distillation_classifier.", "visual_projection.")  # without a prefix
 
 
-def save_weights(model: ImageModel | MaskedAutoencoder, path: PathLike, layout: str = "official") -> None:
+def save_weights(model: ImageModel | MaskedAutoencoder | TaskModel, path: PathLike, layout: str = "official") -> None:
     """Write the weights of a model in a format of other libraries.
 
     The files are written completely, and compared with the model as `load` reads them, before they replace existing
@@ -52,7 +54,11 @@ def save_weights(model: ImageModel | MaskedAutoencoder, path: PathLike, layout: 
     interpolation from Pillow's, which is antialiased; this case is logged.
 
     Args:
-        model: a model of this package; of a `MaskedAutoencoder`, encoder and decoder are written.
+        model: a model of this package; of a `MaskedAutoencoder`, encoder and decoder are written. A task model must be
+            one that `load` built from a file of transformers, and needs the layout `huggingface` and a folder, which
+            gets all arrays of that file, also those that the model does not use, and its JSON files with the labels and
+            the image size of the model. An array keeps the dtype of the file if it holds the values exactly. The files
+            of a tokenizer are not written.
         path: `official`: an `.npz` file with the array names of the published files (of vit_jax, or of BiT for a BiT).
             `timm`, `original` and `microsoft`: a `.safetensors` file. `huggingface`: a `.safetensors` file, or a folder
             that gets `model.safetensors`, `config.json` and `preprocessor_config.json` and that transformers reads.
@@ -79,13 +85,15 @@ def save_weights(model: ImageModel | MaskedAutoencoder, path: PathLike, layout: 
 
 
 def _libraries(model):
+    if isinstance(model, TaskModel):
+        return ["huggingface"]
     return [*(rules.library for rules in names.LAYOUTS[model.config.network].values()), "original"]
 
 
 def _write(model, autoencoder, path, layout):
     rules, arrays, metadata, texts = _contents(model, autoencoder, path, layout)
     is_folder, layout = bool(texts), rules.library
-    if is_folder and (path / PROCESSOR).exists():
+    if is_folder and (path / PROCESSOR).exists() and PROCESSOR not in texts:
         reason = f"{PROCESSOR}, which takes precedence over the {IMAGE_PROCESSOR} that is written"
         raise ValueError(f"path must be a folder without {reason}; got {str(path)!r} (use another folder)")
     weights = path / "model.safetensors" if is_folder else path
@@ -99,7 +107,7 @@ def _write(model, autoencoder, path, layout):
     }
 
     def check(partials):
-        config, processor = json.loads(json.dumps([*texts.values()])) or (None, None)
+        config, processor = [*json.loads(json.dumps([*texts.values()])), None, None][:2]
         about = {"path": weights, "config_json": config, "processor": processor}
         _check_readable(model, dataclasses.replace(open_checkpoint(partials[weights]), **about))
 
@@ -109,6 +117,8 @@ def _write(model, autoencoder, path, layout):
             undo.callback(path.rmdir)
         replace_files(writers, check if autoencoder is None else None)
         undo.pop_all()
+    if isinstance(model, TaskModel):
+        return
     if is_folder and model.preprocessing_source == "assumed":
         warnings.warn(
             f"preprocessor_config.json states {model.preprocessing}, which is assumed, as the weights came without "
@@ -131,6 +141,8 @@ def _contents(model, autoencoder, path, layout):
         CannotHold: if the layout cannot represent the model.
         ValueError: if the suffix of the path is wrong.
     """
+    if isinstance(model, TaskModel):
+        return _of_task(model, path)
     rules, hf_type = _chosen(model.config, layout, path.suffix, autoencoder is not None)
     layout = rules.library
     is_folder = layout == "huggingface" and path.suffix == ""
@@ -154,6 +166,20 @@ def _contents(model, autoencoder, path, layout):
     return rules, arrays, metadata, texts
 
 
+def _of_task(model, path):
+    """Return the same as `_contents`, for a task model."""
+    if (origin := model.origin) is None:
+        raise CannotHold(
+            f"layout 'huggingface' needs {model.name} as keras_vit.load builds it from a file of transformers, with "
+            "the config.json and buffers of the file, which other models do not have: load such a file of the same "
+            "sizes, and call its set_weights(model.get_weights())"
+        )
+    if path.suffix:
+        raise ValueError(f"path must be a folder for a task model, which needs its config.json; got {str(path)!r}")
+    texts = origin.texts(model)
+    return origin.layout, origin.named(_arrays(model, origin.layout, None, known=origin.pieces)), {}, texts
+
+
 def _check_readable(model, checkpoint):
     """Raise `CannotHold` if `load` would build another model from a file than the one that it was written from."""
     config, ours = model.config, model.preprocessing.replace(in_model=False)
@@ -161,6 +187,15 @@ def _check_readable(model, checkpoint):
         evidence = read_evidence(checkpoint)
         for field, theirs, value in differences(evidence.stated, config):
             raise CannotHold(f"the file cannot state {field}={value!r}; it would be read as {theirs!r}")
+        if isinstance(model, TaskModel):
+            resolved, whole = resolve(evidence, None, {"image_size": config.fixed_size}), whole_of(evidence)
+            read, *_ = plan_task(with_size(resolved, whole, config.fixed_size), whole)
+            if (theirs := read.preprocessing.replace(in_model=False)) != ours:
+                raise CannotHold(f"the file cannot state preprocessing={ours}; it states {theirs}")
+            for field, value in model._arguments.items():
+                if read._arguments[field] != value:
+                    raise CannotHold(f"the file cannot state {field}={value!r}; it states {read._arguments[field]!r}")
+            return
         if model.preprocessing_source != "assumed" and evidence.preprocessing != ours:
             raise CannotHold(f"the file cannot state preprocessing={ours}; it states {evidence.preprocessing}")
         if lora_layers(model):  # the file holds the merged kernels
@@ -261,10 +296,11 @@ def _problem(library, needed, config):
     return None
 
 
-def _arrays(model, rules, hf_type, skipped=()):
+def _arrays(model, rules, hf_type, skipped=(), known=None):
     """Return {name in the file: array}; raise an error if the layout has no name for a variable.
 
-    Variables whose ids are in `skipped` are left out.
+    Variables whose ids are in `skipped` are left out. With `known`, the names that the rules use in a file, those
+    are returned.
     """
     config = model.config
     arrays, homeless = {}, []
@@ -273,7 +309,7 @@ def _arrays(model, rules, hf_type, skipped=()):
         if id(variable) in skipped or has_lora and "lora" in variable.name:
             continue  # LoRA is merged into the kernel
         value = keras.ops.convert_to_numpy(owned.layer.kernel if has_lora and variable.name == "kernel" else variable)
-        rule = names.find_rule(rules, variable.path, config)
+        rule = names.find_rule(rules, variable.path, config, known)
         if variable.path == "position_embs/embedding" and rules.position_tables:
             arrays[next(iter(rules.position_tables))] = value
         elif rule is None:
@@ -289,6 +325,8 @@ def _arrays(model, rules, hf_type, skipped=()):
         if (rank := rules.rank_of(name)) is not None:
             shape = array.shape[3 - rank :] if rank < 3 else (1, *config.table_grid, array.shape[2])[4 - rank :]
             arrays[name] = array.reshape(shape)
+    if known is not None:
+        return arrays
     arrays = _joined(arrays)
     prefix = _prefix(model, rules, hf_type)
     return {name if name.startswith(_HF_HEADS) else prefix + name: value for name, value in arrays.items()}

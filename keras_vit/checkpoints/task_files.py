@@ -6,10 +6,11 @@ import re
 
 from keras_vit import checks
 from keras_vit.checkpoints import names
-from keras_vit.checkpoints.config_json import HF_TYPES
+from keras_vit.checkpoints.config_json import HF_TYPES, count_labels
 from keras_vit.checkpoints.config_keys import KEYS, checked, flag
 from keras_vit.checkpoints.load import read_ahead
-from keras_vit.checkpoints.match import make_plan
+from keras_vit.checkpoints.match import OF_HEAD, make_plan
+from keras_vit.checkpoints.origin import COUNTS, Origin
 from keras_vit.compat.initial_values import build_deferred, initialise
 from keras_vit.config.base import count_patches
 from keras_vit.config.text import TextConfig
@@ -24,38 +25,74 @@ from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.vitpose import ViTPose
 from keras_vit.models.yolos import YOLOS
 
+CLASSIFIER_ARGUMENTS = (*COUNTS, "classifier_activation", "head", "include_top", "pooling", "representation_size")
 _PLACE = " in config.json"
 
 
-def build_task(resolved, evidence, resize="auto", preprocessing=None, labels=None, name=None):
+def build_task(resolved, evidence, resize="auto", preprocessing=None, labels=None, name=None, given=None):
     """Build the task model that a file of transformers holds, with its weights, and log the report.
 
     Args:
         resolved: what the file holds of the encoder, see `resolve`.
         evidence: its `Evidence`.
         resize, preprocessing, labels, name: as in `load`.
+        given: see `plan_task`.
 
     Raises:
         ValueError: if config.json states something that the model cannot do, or the arrays do not fit it.
     """
-    model, pending = defer_task(resolved, evidence, preprocessing, name)
-    plan = make_plan(model, evidence, resize)
-    initialise(pending, read_ahead(plan.values, [id(variable) for variable in pending if id(variable) in plan.values]))
-    model.labels = labels or evidence.labels
+    model, pending, values, report = plan_task(resolved, evidence, resize, preprocessing, name, given)
+    initialise(pending, read_ahead(values, [id(variable) for variable in pending if id(variable) in values]))
+    model.labels = labels or (None if report.reinitialised else evidence.labels)
     model.weights_source = f"{evidence.checkpoint.path.name} ({evidence.library} names)"
-    LOGGER.info(plan.report)
+    model.origin = Origin.of(evidence, report.unused, model._arguments.get("classes"))
+    LOGGER.info(report)
     return model
 
 
-def defer_task(resolved, evidence, preprocessing=None, name=None):
-    """Return the task model that a file holds, without values, and its variables, see `build_deferred`.
+def plan_task(resolved, evidence, resize="auto", preprocessing=None, name=None, given=None):
+    """Return the task model that a file holds, without values, and how it is loaded.
 
     Args:
-        resolved, evidence, preprocessing, name: as in `build_task`.
+        resolved, evidence, resize, preprocessing, name: as in `build_task`.
+        given: dict of the arguments for a head that the user gave, see `CLASSIFIER_ARGUMENTS`. Another number of
+            classes, or of keypoints, makes a new last layer.
+
+    Returns:
+        The model; its variables, see `build_deferred`; a dict from `id(variable)` to a callable that reads its array;
+        and the `LoadReport`.
+
+    Raises:
+        ValueError: as `build_task`, and if the model has no such argument.
     """
     make = _TASKS[evidence.task](evidence.checkpoint.config_json, evidence.entries)
-    known = preprocessing or resolved.preprocessing
-    return build_deferred(lambda: make(VisionTransformer(resolved.config, preprocessing=known), name=name))
+    known, kind = preprocessing or resolved.preprocessing, make.func.__name__
+    own = " and ".join(argument for argument in COUNTS if argument in make.keywords) or "no classes"
+    for argument, value in (given or {}).items():
+        if argument not in make.keywords:
+            raise ValueError(
+                f"{argument} must be left out for a model of the kind {kind}, whose head has {own}; got {value!r}"
+            )
+
+    def build(**changed):
+        return build_deferred(
+            lambda: make(VisionTransformer(resolved.config, preprocessing=known), name=name, **changed)
+        )
+
+    of_file, pending = build()
+    plan = make_plan(of_file, evidence, resize)
+    changed = {argument: value for argument, value in (given or {}).items() if value != make.keywords[argument]}
+    if not changed:
+        return of_file, pending, plan.values, plan.report
+    model, pending = build(**changed)
+    pairs = [(old, new) for old, new in zip(of_file.variables, model.variables, strict=True) if id(old) in plan.values]
+    values = {id(new): plan.values[id(old)] for old, new in pairs if old.shape == new.shape}
+    fresh = tuple(new.path for _, new in pairs if id(new) not in values)
+    rules = [names.find_rule(evidence.layout, path, resolved.config, evidence.entries) for path in fresh]
+    old = {evidence.entries[theirs].name for rule in rules for theirs in rule.theirs}
+    used, unused = (name for name in plan.report.used if name not in old), dict.fromkeys(old, OF_HEAD)
+    report = {"used": tuple(used), "unused": {**plan.report.unused, **unused}, "reinitialised": fresh}
+    return model, pending, values, dataclasses.replace(plan.report, **report)
 
 
 def whole_of(evidence):
@@ -78,17 +115,21 @@ def _is_excluded(layout, arrays):
     return layout.excludes is not None and any(re.search(layout.excludes, name) for name in arrays)
 
 
-def of_any_size(resolved, evidence):
-    """Return what a file holds of an encoder for images of any size, with the table of the file, if its task allows it.
+def with_size(resolved, evidence, image_size):
+    """Return what a file holds of an encoder, whose position tables are resized as its layout does.
 
     Args:
         resolved, evidence: as in `build_task`.
+        image_size: the image size that the user gave; None takes images of any size, with the table of the file, if
+            the task allows it.
     """
     if evidence.task not in _OF_ANY_SIZE or resolved.config.stem is not None:
         return resolved
-    grid = {"embedding.position_grid": resolved.config.table_grid, "embedding.resize": evidence.layout.resize}
-    config, known = resolved.config.replace(image_size="any", **grid), evidence.preprocessing
-    return dataclasses.replace(resolved, config=config, preprocessing=known or resolved.preprocessing)
+    config, known = resolved.config.replace(**{"embedding.resize": evidence.layout.resize}), resolved.preprocessing
+    if image_size is None:
+        config = config.replace(image_size="any", **{"embedding.position_grid": config.table_grid})
+        known = evidence.preprocessing or known
+    return dataclasses.replace(resolved, config=config, preprocessing=known)
 
 
 def _depth_anything(values, entries):
@@ -125,7 +166,7 @@ def _of_backbone(values):
 def _yolos(values, entries):
     fields = _own(values, "yolos", "vit")
     size, step = (checks.check_pair(key, values.get(key)) for key in ("image_size", "patch_size"))
-    return functools.partial(YOLOS, **fields, classes=_count_labels(values), table_grid=count_patches(size, step))
+    return functools.partial(YOLOS, **fields, classes=count_labels(values), table_grid=count_patches(size, step))
 
 
 def _vitpose(values, entries):
@@ -136,7 +177,7 @@ def _vitpose(values, entries):
 
 def _eomt(values, entries):
     fields = _own(values, "eomt", HF_TYPES[HF_TYPES[values["model_type"]]["task"]]["dialect"])
-    return functools.partial(EoMT, **fields, classes=_count_labels(values))
+    return functools.partial(EoMT, **fields, classes=count_labels(values))
 
 
 def _owl(values, entries):
@@ -185,11 +226,6 @@ def _own(values, dialect, *others):
     fields, _ = checked(values, {key: row for one in (*others, dialect) for key, row in KEYS[one].items()}, _PLACE)
     names = {field for field, _ in KEYS[dialect].values()} - {"channels", "patch_size"}
     return {name: value for name, value in fields.items() if name in names}
-
-
-def _count_labels(values):
-    labels = values.get("id2label")
-    return checks.check_integer("num_labels", values.get("num_labels", 2)) if labels is None else len(labels)
 
 
 _OF_ANY_SIZE = ("clipseg", "depth_anything", "dpt", "yolos")

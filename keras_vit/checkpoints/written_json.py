@@ -81,7 +81,12 @@ def _labels(model, model_type):
     config = model.config
     if model_type == "clip_vision_model":
         return {"projection_dim": config.classes} if config.include_top else {}
-    labels = model.labels or [f"LABEL_{index}" for index in range(config.classes)]
+    return label_keys(model.labels, config.classes)
+
+
+def label_keys(labels, classes):
+    """Return the keys of config.json about this number of classes, whose names may be None."""
+    labels = labels or [f"LABEL_{index}" for index in range(classes)]
     pairs = {str(index): label for index, label in enumerate(labels)}
     return {"id2label": pairs, "label2id": {label: index for index, label in enumerate(labels)}}
 
@@ -121,12 +126,12 @@ _SPECIAL_KEYS = {
         "use_head": config.pooling == "aim", "is_native": config.position_embedding == "sincos2d_mae",
     },
     "beit": _of_beit,
-    "siglip2": lambda config: {"num_patches": _square("embedding.position_grid", config.table_grid) ** 2},
-    "sam": lambda config: {"image_size": _square("image_size", config.usual_size)},
+    "siglip2": lambda config: {"num_patches": square("embedding.position_grid", config.table_grid) ** 2},
+    "sam": lambda config: {"image_size": square("image_size", config.usual_size)},
 }  # fmt: skip
 
 
-def _square(name, size):
+def square(name, size):
     """Return the side of a square; raise `ValueError` for another size, which transformers does not read."""
     if size[0] != size[1]:
         raise CannotHold(f"layout 'huggingface' needs a square {name}; the model has {size[0]} x {size[1]}")

@@ -24,9 +24,15 @@ class TaskModel(Model):
     Shapes:
         as in the subclasses
 
+    Attributes:
+        origin: what `keras_vit.save_weights` needs of the file of transformers that `keras_vit.load` built the model
+            from; None for other models. `save` does not keep it.
+
     Raises:
         TypeError: if the encoder is not a `VisionTransformer`.
     """
+
+    origin: Any = None
 
     def __init__(self, encoder: VisionTransformer, name: str | None = None, **arguments: Any) -> None:
         checks.check_instance("encoder", encoder, VisionTransformer, "a keras_vit.VisionTransformer")
