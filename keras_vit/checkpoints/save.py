@@ -192,9 +192,6 @@ def _check_readable(model, checkpoint):
             read, *_ = plan_task(with_size(resolved, whole, config.fixed_size), whole)
             if (theirs := read.preprocessing.replace(in_model=False)) != ours:
                 raise CannotHold(f"the file cannot state preprocessing={ours}; it states {theirs}")
-            for field, value in model._arguments.items():
-                if read._arguments[field] != value:
-                    raise CannotHold(f"the file cannot state {field}={value!r}; it states {read._arguments[field]!r}")
             return
         if model.preprocessing_source != "assumed" and evidence.preprocessing != ours:
             raise CannotHold(f"the file cannot state preprocessing={ours}; it states {evidence.preprocessing}")
