@@ -152,7 +152,7 @@ def _dpt(values, entries):
         of_backbone = {"normalised": False} if is_hybrid or backbone is None else _of_backbone(backbone)
         return functools.partial(DPT, **{**fields, **of_backbone}, same_size=False)
     fields.pop("projected", None)  # of depth alone
-    about = {"classes": _count_labels(values), "auxiliary": "auxiliary_head.head.1.weight" in entries}
+    about = {"classes": count_labels(values), "auxiliary": "auxiliary_head.head.1.weight" in entries}
     return functools.partial(DPTSegmentation, **fields, **about)
 
 
