@@ -273,7 +273,6 @@ def evaluate_and_predict():
         found = model.evaluate(dataset(17, 8), verbose=0, return_dict=True)
         found["predict"] = model.predict(dataset(17, 8).map(lambda x, y: x), verbose=0)
         x, y = make_images(6)
-        model.reset_metrics()  # Keras 3.12 does not after `evaluate`
         found |= {f"batch/{name}": value for name, value in model.test_on_batch(x, y, return_dict=True).items()}
         found["batch/predict"] = model.predict_on_batch(x)
         found["rows"] = np.float64(len(found["predict"]))

@@ -11,6 +11,8 @@ from keras_vit.checkpoints.config_keys import KEYS, checked, flag
 from keras_vit.checkpoints.load import read_ahead
 from keras_vit.checkpoints.match import OF_HEAD, make_plan
 from keras_vit.checkpoints.origin import COUNTS, Origin
+from keras_vit.checkpoints.text_towers import huggingface_text
+from keras_vit.checkpoints.tokenizers import tokenizer_of
 from keras_vit.compat.initial_values import build_deferred, initialise
 from keras_vit.config.base import count_patches
 from keras_vit.config.text import TextConfig
@@ -21,6 +23,7 @@ from keras_vit.models.dpt import DPT, DPTSegmentation
 from keras_vit.models.eomt import EoMT
 from keras_vit.models.owl import OWL
 from keras_vit.models.sam import SAM
+from keras_vit.models.texts import WithTexts
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.models.vitpose import ViTPose
 from keras_vit.models.yolos import YOLOS
@@ -46,6 +49,8 @@ def build_task(resolved, evidence, resize="auto", preprocessing=None, labels=Non
     model.labels = labels or (None if report.reinitialised else evidence.labels)
     model.weights_source = f"{evidence.checkpoint.path.name} ({evidence.library} names)"
     model.origin = Origin.of(evidence, report.unused, model._arguments.get("classes"))
+    if isinstance(model, WithTexts):
+        model.tokenizer = tokenizer_of(evidence.checkpoint.path.parent)
     LOGGER.info(report)
     return model
 
@@ -181,12 +186,9 @@ def _eomt(values, entries):
 
 
 def _owl(values, entries):
-    fields, row = _own(values, "owl"), HF_TYPES[f"{values['model_type']}_text_model"]
-    parts = (values.get("text_config") or {}, values.get("text_config_dict") or {})  # files of 2022 have both
-    stated = {key: value for part in parts for key, value in part.items() if value is not None}
-    text, _ = checked({**row["defaults"], **stated}, KEYS["text"])
     # transformers takes the highest id, whatever the file states as its end token
-    text |= {"projection_dim": text["hidden_dim"], **fields, **row["config"], "end_token": None}
+    text = {**huggingface_text(values)[0], "end_token": None}
+    text["projection_dim"] = _own(values, "owl").get("projection_dim", 512)
     return functools.partial(OWL, text=TextConfig(**text), objectness="objectness_head.dense0.weight" in entries)
 
 
@@ -205,13 +207,8 @@ def _of_part(values, part, dialect):
 
 
 def _clipseg(values, entries):
-    fields, row = _own(values, "clipseg"), HF_TYPES["clipseg_text_model"]
-    parts = (values.get("text_config") or {}, values.get("text_config_dict") or {})  # files of 2022 have both
-    stated = {key: value for part in parts for key, value in part.items() if value is not None}
-    text, _ = checked({**row["defaults"], **stated}, KEYS["text"])
-    # The published files state 2, which is not the id of their last token; transformers then takes the highest id.
-    text["end_token"] = None if text.get("end_token") == 2 else text.get("end_token")
-    text |= {"projection_dim": fields.pop("projection_dim", 512), **row["config"]}
+    fields = _own(values, "clipseg")
+    text = {**huggingface_text(values)[0], "projection_dim": fields.pop("projection_dim", 512)}
     return functools.partial(CLIPSeg, text=TextConfig(**text), **fields)
 
 

@@ -52,7 +52,7 @@ def read_text_tower(path):
     entries, _ = names.fold_entries(checkpoint.path, arrays, layout)
     scale, bias = (_scalar(entries.pop(key, None), name) for key in ("logit_scale", "logit_bias"))
     with named(f"the text tower of {name}"):
-        stated, cleaning = (_openclip if "model_cfg" in values else _huggingface)(values)
+        stated, cleaning = (_openclip if "model_cfg" in values else huggingface_text)(values)
         sizes = _sizes(layout, entries)
         for key, size in sizes.items():
             if stated.get(key, size) != size:
@@ -83,8 +83,15 @@ def _sizes(layout, entries):
     return sizes | {"num_layers": len({match[0] for path in shown if (match := re.match(r"block_\d+/", path))})}
 
 
-def _huggingface(values):
-    """Return the fields of `TextConfig` that a config.json states, and the cleaning."""
+def huggingface_text(values):
+    """Return the fields of `TextConfig` that a config.json states, and how texts are cleaned, see `read_tokenizer`.
+
+    Args:
+        values: config.json of a text tower, or of a model with one as its part `text_config`.
+
+    Raises:
+        ValueError: if it states another model type, or what is not supported.
+    """
     own = "_text_model"
     known = [name for name, row in HF_TYPES.items() if row["network"] == "text"]
     model_type = f"{values.get('model_type')}".removesuffix(own)

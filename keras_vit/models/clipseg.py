@@ -4,26 +4,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_vit import checks
 from keras_vit.compat.graph import keep_beside_graph
-from keras_vit.config.base import one_config_of
 from keras_vit.config.text import TextConfig
 from keras_vit.layers.clipseg import FiLM, MaskHead, PostNormBlock
 from keras_vit.layers.patches import PatchMap
 from keras_vit.models.task_model import TaskModel
-from keras_vit.models.text import text_tower
+from keras_vit.models.texts import WithTexts, read_text
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.typing import Tensor
 
-_TEXT_TOWER = "text_tower"
-_read_text = one_config_of(TextConfig)
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class CLIPSeg(TaskModel):
+class CLIPSeg(WithTexts, TaskModel):
     """Build a model that segments what a text, or another image, describes.
 
     The tokens of some blocks of a CLIP, the deepest first, are projected to a small width and added to the output of
@@ -69,10 +64,7 @@ class CLIPSeg(TaskModel):
         name: str | None = None,
     ) -> None:
         checks.check_instance("encoder", encoder, VisionTransformer, "a keras_vit.VisionTransformer")
-        config, blocks = _read_text("text", text), checks.check_indices("blocks", blocks)
-        if not config.causal or config.pooling != "end":
-            got = f"causal={config.causal}, pooling={config.pooling!r}"
-            raise ValueError(f"text must have causal=True and pooling='end', as the text tower of a CLIP; got {got}")
+        config, blocks = read_text(text), checks.check_indices("blocks", blocks)
         if not blocks or sorted(set(blocks)) != list(blocks):
             raise ValueError(f"blocks must be at least one index, in ascending order; got blocks={blocks}")
         arguments: dict[str, Any] = {
@@ -87,10 +79,8 @@ class CLIPSeg(TaskModel):
         inputs = {"images": encoder.inputs[0], "condition": keras.Input((config.projection_dim,), name="condition")}
         outputs = self._head(encoder, condition=inputs["condition"], **arguments)
         self._finish(encoder, inputs, outputs, name, arguments)
-        self.text_config = config
-        with keras.name_scope(_TEXT_TOWER):
-            self.text_tower = text_tower(config)
-        for layer in (self.text_tower, *encoder.layers):  # `embed_images` uses all layers of the encoder
+        self._add_text_tower(config)
+        for layer in encoder.layers:  # `embed_images` uses all layers of the encoder
             if layer.weights:
                 keep_beside_graph(self, layer)
 
@@ -151,39 +141,26 @@ class CLIPSeg(TaskModel):
             raise ValueError(f"embed_images needs an encoder with outputs (batch, {width}); got (batch, *{found})")
         return self.encoder(ops.convert_to_tensor(images, dtype="float32"))
 
-    def embed_text(self, input_ids: Any, attention_mask: Any = None) -> Tensor:
+    def embed_text(self, texts: Any, attention_mask: Any = None) -> Tensor:
         """Return conditions for texts.
 
-        A text ends with the end token; the rest is padding. As attention is causal, the padding after a text has no
-        influence on it.
+        Strings need the extra `text` and a tokenizer, which `keras_vit.load` sets if the folder has tokenizer.json, or
+        vocab.json and merges.txt. As in transformers, they are not cut: a longer text raises an error.
+
+        The ids of a text end with the end token; the rest is padding. As attention is causal, the padding after a text
+        has no influence on it.
 
         Args:
-            input_ids: integers (texts, tokens), of at most `context_length` tokens.
-            attention_mask: 1 for tokens and 0 for padding, in the shape of `input_ids`; padding must be at the end.
-                None uses `input_ids` as they are.
+            texts: strings, or integers (texts, tokens), of at most `context_length` tokens; or with another dimension
+                in front.
+            attention_mask: 1 for tokens and 0 for padding, in the shape of the ids; padding must be at the end. None
+                uses the ids as they are.
 
         Returns:
-            Embeddings (texts, width), not normalised
+            Embeddings (texts, width), not normalised; or with another dimension in front
 
         Raises:
-            ValueError: if the arrays have other shapes or values.
+            ImportError: if `texts` are strings and tokenizers is not installed.
+            ValueError: if the model has no tokenizer, a text is too long, or arrays have other shapes or values.
         """
-        ids, config = ops.convert_to_numpy(input_ids), self.text_config
-        if ids.dtype.kind not in "iu" or ids.ndim != 2 or not 1 <= ids.shape[1] <= config.context_length:
-            got = f"{ids.dtype} of shape {ids.shape}"
-            most = config.context_length
-            raise ValueError(f"input_ids must be integers (texts, tokens) of at most {most} tokens; got {got}")
-        if not ids.size or not 0 <= ids.min() <= ids.max() < config.vocab_size:
-            got = f"{ids.min()} to {ids.max()}" if ids.size else f"an array of shape {ids.shape}"
-            raise ValueError(f"input_ids must be ids from 0 to {config.vocab_size - 1}, at least one; got {got}")
-        if attention_mask is not None:
-            mask = ops.convert_to_numpy(attention_mask)
-            lengths = np.count_nonzero(mask, axis=-1)
-            if mask.shape != ids.shape or (mask != (np.arange(ids.shape[1]) < lengths[..., None])).any():
-                raise ValueError(
-                    f"attention_mask must have the shape {ids.shape} of input_ids, and ones, then zeros, in each row; "
-                    f"got shape {mask.shape} and {checks.quoted(mask.tolist())}"
-                )
-            ids = np.where(mask, ids, 0)
-        ids = np.pad(ids, ((0, 0), (0, config.context_length - ids.shape[1])))
-        return self.text_tower({"ids": ops.convert_to_tensor(ids, "int32")})
+        return self._embed(texts, attention_mask)[1]

@@ -4,12 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.compat.graph import keep_beside_graph
-from keras_vit.config.base import one_config_of
 from keras_vit.config.text import TextConfig
 from keras_vit.layers.base import NORM_LAYERS
 from keras_vit.layers.open_vocabulary import (
@@ -23,16 +20,13 @@ from keras_vit.layers.open_vocabulary import (
 from keras_vit.layers.patches import PatchMap
 from keras_vit.layers.perceptron import Perceptron
 from keras_vit.models.task_model import TaskModel
-from keras_vit.models.text import text_tower
+from keras_vit.models.texts import WithTexts, read_text
 from keras_vit.models.vit import VisionTransformer
 from keras_vit.typing import Tensor
 
-_TEXT_TOWER = "text_tower"
-_read_text = one_config_of(TextConfig)
-
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class OWL(TaskModel):
+class OWL(WithTexts, TaskModel):
     """Build a model that detects the objects that texts or examples describe.
 
     The model itself reads images and does not depend on queries: call it, or `predict`, once, and pass its outputs with
@@ -75,15 +69,9 @@ class OWL(TaskModel):
         objectness: bool = True,
         name: str | None = None,
     ) -> None:
-        config = _read_text("text", text)
-        if not config.causal or config.pooling != "end":
-            got = f"causal={config.causal}, pooling={config.pooling!r}"
-            raise ValueError(f"text must have causal=True and pooling='end', as the text tower of a CLIP; got {got}")
+        config = read_text(text)
         super().__init__(encoder, name, text=config.to_dict(), objectness=checks.check_flag("objectness", objectness))
-        self.text_config = config
-        with keras.name_scope(_TEXT_TOWER):
-            self.text_tower = text_tower(config)
-        keep_beside_graph(self, self.text_tower)
+        self._add_text_tower(config)
         self._query_logits = QueryLogits(dtype="float32", name="query_logits")
 
     @staticmethod
@@ -120,32 +108,31 @@ class OWL(TaskModel):
             outputs["objectness"] = head(ops.stop_gradient(features))[..., 0]
         return outputs
 
-    def embed_text(self, input_ids: Any, attention_mask: Any = None) -> Tensor:
+    def embed_text(self, texts: Any, attention_mask: Any = None) -> Tensor:
         """Return queries for texts.
 
-        A text starts with the start token and ends with the end token, which has the highest id; the rest is padding
-        with the id 0. A text whose first id is 0 is no query; its embedding is zeros, for which `classify` gives the
-        lowest logits. As attention is causal, the padding after a text has no influence on it.
+        Strings need the extra `text` and a tokenizer, which `keras_vit.load` sets if the folder has tokenizer.json, or
+        vocab.json and merges.txt. As in transformers, they are not cut: a longer text raises an error.
+
+        The ids of a text are the start token, its tokens, the end token, which has the highest id, and padding with 0.
+        A text whose first id is 0 is no query; its embedding is zeros, for which `classify` gives the lowest logits. As
+        attention is causal, the padding after a text has no influence on it.
 
         Args:
-            input_ids: integers (queries, tokens) or (batch, queries, tokens), of at most `context_length` tokens.
-            attention_mask: 1 for tokens and 0 for padding, in the shape of `input_ids`; padding must be at the end.
-                None uses `input_ids` as they are.
+            texts: strings, or integers (queries, tokens), of at most `context_length` tokens; or with another dimension
+                in front: (batch, queries) strings, (batch, queries, tokens) integers.
+            attention_mask: 1 for tokens and 0 for padding, in the shape of the ids; padding must be at the end. None
+                uses the ids as they are.
 
         Returns:
             L2-normalised embeddings (queries, width) or (batch, queries, width)
 
         Raises:
-            ValueError: if the arrays have other shapes or values.
+            ImportError: if `texts` are strings and tokenizers is not installed.
+            ValueError: if the model has no tokenizer, a text is too long, or arrays have other shapes or values.
         """
-        ids = self._check_ids(input_ids)
-        if attention_mask is not None:
-            ids = np.where(_check_mask(attention_mask, ids.shape), ids, 0)
-        flat = ids.reshape(-1, ids.shape[-1])
-        flat = np.pad(flat, ((0, 0), (0, self.text_config.context_length - ids.shape[-1])))
-        embeddings = unit(self.text_tower({"ids": ops.convert_to_tensor(flat, "int32")}))
-        embeddings = ops.where(flat[:, :1] > 0, embeddings, 0.0)
-        return ops.reshape(embeddings, (*ids.shape[:-1], embeddings.shape[-1]))
+        ids, embeddings = self._embed(texts, attention_mask)
+        return ops.where(ids[..., :1] > 0, unit(embeddings), 0.0)
 
     def embed_examples(self, images: Tensor) -> dict[str, Tensor]:
         """Return queries for example images, each of which shows one object.
@@ -218,27 +205,3 @@ class OWL(TaskModel):
         found = self(images, training=training)
         logits = self.classify(found, queries)
         return {"logits": logits, **{name: found[name] for name in ("boxes", "objectness") if name in found}}
-
-    def _check_ids(self, input_ids):
-        """Return token ids as int32; raise `ValueError` for another shape, dtype or range."""
-        ids, config = ops.convert_to_numpy(input_ids), self.text_config
-        if ids.dtype.kind not in "iu" or ids.ndim not in (2, 3) or not 1 <= ids.shape[-1] <= config.context_length:
-            wanted = "integers (queries, tokens) or (batch, queries, tokens)"
-            got = f"{ids.dtype} of shape {ids.shape}"
-            raise ValueError(f"input_ids must be {wanted} of at most {config.context_length} tokens; got {got}")
-        if not ids.size or not 0 <= ids.min() <= ids.max() < config.vocab_size:
-            got = f"{ids.min()} to {ids.max()}" if ids.size else f"an array of shape {ids.shape}"
-            raise ValueError(f"input_ids must be ids from 0 to {config.vocab_size - 1}, at least one; got {got}")
-        return ids.astype("int32")
-
-
-def _check_mask(attention_mask, shape):
-    """Return an attention mask as booleans; raise `ValueError` if it is none of padding at the end."""
-    mask = ops.convert_to_numpy(attention_mask)
-    if mask.shape != shape:
-        raise ValueError(f"attention_mask must have the shape of input_ids, {shape}; got {mask.shape}")
-    is_binary = bool(np.isin(mask, (0, 1)).all())
-    if not is_binary or (mask[..., 1:].astype("int8") > mask[..., :-1].astype("int8")).any():
-        row = next(row for row in mask.reshape(-1, shape[-1]) if not is_binary or (row[1:] > row[:-1]).any())
-        raise ValueError(f"attention_mask must have ones, then zeros, in each row; got {row.tolist()}")
-    return mask.astype(bool)

@@ -151,10 +151,10 @@ def _changed(model, **changes):
         (lambda model: _changed(model, refined=True), "refined needs patch_size=16; got refined=True"),
         (lambda model: _changed(model, num_heads=5), "num_heads must divide the width of the input; got 5 and 12"),
         (lambda model: _changed(model, text={**model._arguments["text"], "causal": False}), "must have causal=True"),
-        (lambda model: model.embed_text([1, 2]), r"input_ids must be integers \(texts, tokens\) of at most 9 tokens"),
-        (lambda model: model.embed_text([[50]]), "input_ids must be ids from 0 to 49, at least one; got 50 to 50"),
+        (lambda model: model.embed_text([1, 2]), "texts must be strings, or integers .* of at most 9 tokens"),
+        (lambda model: model.embed_text([[50]]), "texts must have ids from 0 to 49, at least one; got 50 to 50"),
         (lambda model: model.embed_text([[1, 2]], [[0, 1]]), "ones, then zeros, in each row"),
-        (lambda model: model.embed_text([[1, 2]], [[1]]), r"attention_mask must have the shape \(1, 2\) of input_ids"),
+        (lambda model: model.embed_text([[1, 2]], [[1]]), r"attention_mask must have the shape of texts, \(1, 2\)"),
         (
             lambda model: model.segment(np.zeros((2, 32, 32, 3)), np.zeros((3, 16))),
             r"shape \(2 or 1, 16\); got",

@@ -229,9 +229,12 @@ def _encoder(**changes):
         (lambda: OWL(_encoder(norm_position="none"), TEXT), "norm_position='none'"),
         (lambda: ClassHead(0), "width must be an integer of at least 1; got width=0"),
         (lambda: QueryLogits(epsilon=-1), "epsilon must be a finite number above 0; got epsilon=-1"),
-        (lambda: _model().embed_text([[1.5]]), r"input_ids must be integers .* at most 9 tokens; got float.* \(1, 1\)"),
+        (
+            lambda: _model().embed_text([[1.5]]),
+            r"texts must be strings, or integers .* at most 9 tokens; got float.* \(1, 1\)",
+        ),
         (lambda: _model().embed_text(np.ones((2, 10), int)), r"at most 9 tokens; got int64 of shape \(2, 10\)"),
-        (lambda: _model().embed_text(np.full((2, 3), 60)), "input_ids must be ids from 0 to 59.*; got 60 to 60"),
+        (lambda: _model().embed_text(np.full((2, 3), 60)), "texts must have ids from 0 to 59.*; got 60 to 60"),
         (lambda: _model().embed_text(np.ones((0, 3), int)), r"at least one; got an array of shape \(0, 3\)"),
         (
             lambda: _model().embed_text(np.ones((2, 3), int), np.ones((2, 2))),
