@@ -70,14 +70,12 @@ def _opened(model, processor):
     with tempfile.TemporaryDirectory() as folder:
         theirs = save(model, folder)
         for name, values in [*theirs.named_parameters(), *theirs.named_buffers()]:
-            if name == "attn_mask_probs" or name in (f"{head}.bias" for head in CLASS_HEADS):
+            if name == "attn_mask_probs":
                 values.data.zero_()
-            if name in (
-                f"{head}.weight" for head in CLASS_HEADS
-            ):  # so that every class has the highest score somewhere
-                values.data = 30 * (values - values.mean(1, keepdim=True)).detach()
-            if name == "query.weight":
+            elif name == "query.weight":
                 values.data *= 30
+            elif name.startswith(CLASS_HEADS) and len(values) > 1:  # every class has the highest score somewhere
+                values.data = 30 * (values - values.mean(-1, keepdim=True)).detach() if values.ndim > 1 else 0 * values
         theirs.save_pretrained(folder)
         processor.save_pretrained(folder)
         return keras_vit.load(folder), theirs
