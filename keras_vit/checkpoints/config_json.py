@@ -177,7 +177,8 @@ def _read_huggingface(values, network):
             encoder = {**row.get("defaults", {}), **values, "model_type": row["task"]}
         elif "encoders" in row:
             checked_value("model_type in backbone_config", encoder.get("model_type"), row["encoders"])
-        of_encoder = _read_huggingface(encoder, network)
+        of_task = ("apply_layernorm",)  # whether the head reads the final norm of the encoder
+        of_encoder = _read_huggingface({key: encoder[key] for key in encoder if key not in of_task}, network)
         if is_hybrid:
             of_encoder.stated["patch_size"] = (1, 1)  # cells of the map of the ResNet, of 16 pixels each
         return dataclasses.replace(of_encoder, task=model_type, labels=labels, notes=())

@@ -197,8 +197,8 @@ def read_evidence(checkpoint, network=None, library="auto"):
             `microsoft` (Swin), `original` or `keras`; `auto` recognises them.
 
     Raises:
-        ValueError: if no layout of the network matches the array names, two arrays have the same name in it, or the
-            file's config is of another network.
+        ValueError: if no layout of the network matches the array names, two arrays have the same name in it, the file's
+            config is of another network, or a task model has none.
     """
     checks.check_choice("layout", library, LAYOUT_CHOICES)
     check_parts((checkpoint.config_json or {}).get("architecture"))
@@ -206,6 +206,9 @@ def read_evidence(checkpoint, network=None, library="auto"):
     entries, unread = names.fold_entries(checkpoint.path, checkpoint.entries, layout)
     in_json = read_stated(checkpoint, network, None if layout is None else layout.library)
     of_layout, need_not_state, grid = {}, (), in_json.stored_grid
+    if layout is not None and layout.of_task and in_json.task is None:
+        wanted = "so its folder must hold the config.json of transformers for it; it does not"
+        raise ValueError(f"{str(checkpoint.path)!r} holds a task model, {wanted}")
     if layout is not None:
         entries = _without_masked(layout, entries, in_json.saved_config)
         grid = _axes_of_tables(layout, checkpoint) or grid

@@ -55,10 +55,10 @@ def save_weights(model: ImageModel | MaskedAutoencoder | TaskModel, path: PathLi
 
     Args:
         model: a model of this package; of a `MaskedAutoencoder`, encoder and decoder are written. A task model must be
-            one that `load` built from a file of transformers, and needs the layout `huggingface` and a folder, which
-            gets all arrays of that file, also those that the model does not use, and its JSON files with the labels and
-            the image size of the model. An array keeps the dtype of the file if it holds the values exactly. The files
-            of a tokenizer are not written.
+            one that `load` built from a file, and needs the layout of that file, `huggingface` or `original`, and a
+            folder, which gets all arrays of that file, also those that the model does not use, and its JSON files with
+            the labels and the image size of the model. An array keeps the dtype of the file if it holds the values
+            exactly. The files of a tokenizer are not written.
         path: `official`: an `.npz` file with the array names of the published files (of vit_jax, or of BiT for a BiT).
             `timm`, `original` and `microsoft`: a `.safetensors` file. `huggingface`: a `.safetensors` file, or a folder
             that gets `model.safetensors`, `config.json` and `preprocessor_config.json` and that transformers reads.
@@ -86,7 +86,7 @@ def save_weights(model: ImageModel | MaskedAutoencoder | TaskModel, path: PathLi
 
 def _libraries(model):
     if isinstance(model, TaskModel):
-        return ["huggingface"]
+        return [model.origin.layout.library if model.origin else "huggingface"]  # that of its file
     return [*(rules.library for rules in names.LAYOUTS[model.config.network].values()), "original"]
 
 
@@ -253,7 +253,7 @@ def _chosen(config, library, suffix, is_autoencoder):
     else:
         wanted = (library, "official", "microsoft") if library == "original" else (library,)
         family = VARIANTS[config.name].family if config.name in VARIANTS else config.name
-        known = [rules for rules in layouts.values() if rules.library in wanted]
+        known = [rules for rules in layouts.values() if rules.library in wanted and not rules.of_task]
         known.sort(key=lambda rules: (family not in rules.families, wanted.index(rules.library), len(rules.families)))
         known = [rules for rules in known if rules.suffix == suffix] or known
         found = [(rules, None) for rules in known]

@@ -36,6 +36,7 @@ AIMV2 |= {"qkv_bias": False, "pooling": "gap", "include_top": False}
 TASKS = {f"{name}_huggingface" for name in ("clipseg", "depth_anything", "dpt", "eomt", "owl", "vitpose", "yolos")}
 TASKS |= {f"{name}_huggingface" for name in ("dpt_dinov2", "dpt_hybrid", "eomt_dinov3")}
 TASKS |= {"sam_prompts_huggingface", "sam_prompts_tied_huggingface"}
+TASKS |= {f"{name}_original" for name in ("depth_anything", "eomt", "vitpose", "yolos")}
 LAYOUTS = [(family, layout) for family, layouts in names.LAYOUTS.items() for layout in layouts]
 
 # Arrays that belong to one variable in some models and to another one in others: DeiTForImageClassification has a
@@ -56,10 +57,9 @@ SHARED_BY_TASKS = {
     **dict.fromkeys(("yolos", "vitpose"), OF_HUGGINGFACE),
 }
 SHARED = {
-    **{
-        ("vit", layout): BEIT_BIASES
-        for layout in ("timm", "naflex_timm", "beit_original", "dinov2_original", "sam_original", "sam_timm")
-    },
+    **{("vit", layout): BEIT_BIASES for layout in ("timm", "naflex_timm", "sam_timm")},
+    **{("vit", f"{model}_original"): BEIT_BIASES for model in ("beit", "dinov2", "eomt", "sam", "vitpose", "yolos")},
+    ("vit", "depth_anything_original"): BEIT_BIASES | RESIZED,
     ("vit", "huggingface"): OF_HUGGINGFACE,
     **{("vit", f"{task}_huggingface"): shared for task, shared in SHARED_BY_TASKS.items()},
     ("vit", "dinov3_original"): {"blocks.3.attn.qkv.bias#0", "blocks.3.attn.qkv.bias#2", *BEIT_BIASES},

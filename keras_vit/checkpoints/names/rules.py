@@ -39,6 +39,7 @@ class Layout:
         marker: regular expression; a matching folded name shows that a file has this layout.
         rank: number of axes of the array that `marker` matches, None for any number.
         needs: name, not folded, of another array that a file of this layout has; None for none.
+        of_task: whether its files are those of task models, which a config.json describes.
         excludes: regular expression; a matching name, not folded, shows that a file does not have this layout, even if
             `marker` matches; None for none.
         fields: dict from fields of the config, with dots for nested ones, to their values in these files.
@@ -75,6 +76,7 @@ class Layout:
     marker: str
     rank: int | None = None
     needs: str | None = None
+    of_task: bool = False
     excludes: str | None = None
     fields: dict = dataclasses.field(default_factory=dict)
     aliases: tuple = ()
