@@ -125,6 +125,19 @@ def _dpt(images):
     yield from _depth(images, Model("DPTForDepthEstimation", arguments), settings)
 
 
+def _dpt_dinov2(images):
+    import transformers
+
+    backbone = transformers.Dinov2Config(
+        **DINO, image_size=56, patch_size=14, out_indices=[1, 2, 3, 4], reshape_hidden_states=False
+    )
+    of_head = {"add_projection": True, **NECK, "fusion_hidden_size": 256}
+    arguments = {"backbone_config": backbone, "readout_type": "project", **of_head}
+    bytes_of = {"image_mean": [123.675, 116.28, 103.53], "image_std": [58.395, 57.12, 57.375], "do_rescale": False}
+    settings = {"do_resize": False, "do_pad": True, "size_divisor": 14, **bytes_of}
+    yield from _depth(images, Model("DPTForDepthEstimation", arguments), settings)
+
+
 def _dpt_segmentation(images):
     import keras_vit
 
@@ -286,6 +299,7 @@ def _clipseg(images):
 COMPARED = {
     "Depth Anything": _depth_anything,
     "DPT": _dpt,
+    "DPT on DINOv2": _dpt_dinov2,
     "DPT, segmentation": _dpt_segmentation,
     "EoMT": _eomt,
     "YOLOS": _yolos,

@@ -53,16 +53,15 @@ def huggingface_preprocessing(values, class_name=None):
     kind = re.sub("(FeatureExtractor|ImageProcessor)(Fast|Pil)?$", "", kind)
     defaults = _PROCESSORS.get(kind, _PROCESSORS["ViT"])
     values = defaults | {key: value for key, value in values.items() if value is not None}
-    if kind == "DPT" and values.get("do_resize") is False:  # facebook/dpt-dinov2
-        text = "the file states that images keep their size and are padded: the preprocessing of the encoder is used"
-        LOGGER.warning(text)
-        return None
-    for key in ("do_resize", "do_rescale"):
+    is_centred = kind == "DPT" and values.get("do_resize") is False and flag(values, "do_pad")  # facebook/dpt-dinov2
+    unit = 255 if is_centred and values.get("do_rescale") is False else 1  # of mean and std
+    for key in () if is_centred else ("do_resize", "do_rescale"):
         checked_value(key, values.get(key, True), [True])
     scale = checks.check_positive("rescale_factor", values.get("rescale_factor", 1 / 255))
     if not math.isclose(scale, 1 / 255, rel_tol=1e-4):
         raise ValueError(f"rescale_factor must be 1 / 255 for a model of keras_vit; got {scale!r}")
-    size, rule = _of_task(kind, values) or _size(values)
+    rule = {"sizing": "center_padding", "multiple": values.get("size_divisor") or 1} if is_centred else None
+    size, rule = (_size(values)[0], rule) if rule else _of_task(kind, values) or _size(values)
     crop = values.get("crop_size") if flag(values, "do_center_crop") else None
     if isinstance(crop, dict):
         crop = (crop["height"], crop["width"])
@@ -76,8 +75,8 @@ def huggingface_preprocessing(values, class_name=None):
         interpolation=one_of("resample", values["resample"], HF_INTERPOLATIONS),
         rounding="transformers",
         **rule,
-        mean=tuple(values["image_mean"]) if is_normalised else (0.0, 0.0, 0.0),
-        std=tuple(values["image_std"]) if is_normalised else (1.0, 1.0, 1.0),
+        mean=tuple(number / unit for number in values["image_mean"]) if is_normalised else (0.0, 0.0, 0.0),
+        std=tuple(number / unit for number in (values["image_std"] if is_normalised else (1.0, 1.0, 1.0))),
     )
 
 

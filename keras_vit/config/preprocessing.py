@@ -15,7 +15,7 @@ from keras_vit.typing import Pair, Size
 
 INTERPOLATIONS = ("bilinear", "bilinear_antialias", "bicubic", "area", "nearest")
 ROUNDINGS = ("big_vision", "torchvision", "transformers")
-_WITH_MULTIPLE = ("stretch", "nearest", "lower_bound", "shortest")
+_WITH_MULTIPLE = ("stretch", "nearest", "lower_bound", "shortest", "center_padding")
 
 
 def _check_size(name, value):
@@ -64,10 +64,12 @@ class Preprocessing(Config):
             (YOLOS). `longest`: the longer side becomes that of `size`, and the rest of a square is black (EoMT).
             `windows`: as `shortest`; the model gets squares spread along the longer side (EoMT). `square`: the image is
             padded with black to a square at the bottom and the right, filtered and resized (OWLv2). `box`: the model
-            gets the region around a box, in the aspect ratio of `size` (ViTPose).
+            gets the region around a box, in the aspect ratio of `size` (ViTPose). `center_padding`: the image keeps its
+            size, and half of what is missing to a multiple is added at each side, with `mean`; the answer for the whole
+            input is resized to the image, as in the authors' code (DPT on DINOv2).
         longest: maximum length of the longer side in pixels with `sizing="shortest"`, or None.
-        multiple: both sides are multiples of it with `stretch`, `nearest`, `lower_bound` and `shortest`, such as the
-            patch size. `shortest` cuts off the rest; the others round.
+        multiple: both sides are multiples of it with `stretch`, `nearest`, `lower_bound`, `shortest` and
+            `center_padding`, such as the patch size. `shortest` cuts off the rest; the first three round.
         in_model: True for a model built with `include_preprocessing`, which applies `mean` and `std` itself; prepared
             images then keep values in [0, 255]. The model sets this field.
 

@@ -64,6 +64,7 @@ RULES: dict[str, Rule] = {
     "shortest": _shortest,
     "longest": lambda size, target, longest, multiple: _shortest(size, target, max(target), multiple),
     "windows": _shortest,
+    "center_padding": lambda size, target, longest, multiple: size,
     "square": _stretched,
     "box": _stretched,
 }

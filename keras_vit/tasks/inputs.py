@@ -107,8 +107,12 @@ def placements(
         scale = (rows / max(height, width), columns / max(height, width))
     elif preprocessing.pad or preprocessing.sizing in ("longest", "windows"):
         sides = preprocessing.image_size
+    elif preprocessing.sizing == "center_padding":
+        sides = rows + -rows % preprocessing.multiple, columns + -columns % preprocessing.multiple
     if preprocessing.sizing != "windows":
-        return [Placement(scale, (0.0, 0.0), resized, sides)]
+        is_centred = preprocessing.sizing == "center_padding"
+        left, top = ((sides[axis] - resized[axis]) // 2 * is_centred for axis in (1, 0))
+        return [Placement(scale, (float(left), float(top)), resized, sides)]
     side, long = min(resized), max(resized)
     count = math.ceil(long / side)
     step = side - (count * side - long) / max(count - 1, 1)
@@ -140,12 +144,13 @@ def _resized(pixels, places, preprocessing):
         whole = resize_map(pixels, (rows, columns))
     else:
         raise ValueError(f"interpolation must be bilinear or one of {', '.join(_PILLOW)} for tasks; got {method!r}")
-    fill = 255 * np.array(preprocessing.mean) if preprocessing.pad else np.zeros(len(preprocessing.mean))
+    has_mean = preprocessing.pad or preprocessing.sizing == "center_padding"
+    fill = 255 * np.array(preprocessing.mean) if has_mean else np.zeros(len(preprocessing.mean))
     for place in places:
-        left, top = (-int(offset) for offset in place.offset)
-        part = whole[top : top + place.size[0], left : left + place.size[1]]
+        left, top = (int(offset) for offset in place.offset)
         shown = np.tile(fill, (*place.size, 1))
-        shown[: part.shape[0], : part.shape[1]] = part
+        part = whole[max(-top, 0) : place.size[0] - top, max(-left, 0) : place.size[1] - left]
+        shown[max(top, 0) :, max(left, 0) :][: part.shape[0], : part.shape[1]] = part
         yield shown
 
 
