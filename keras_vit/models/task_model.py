@@ -33,6 +33,7 @@ class TaskModel(Model):
     """
 
     origin: Any = None
+    sizing: str | None = None  # of the preprocessing, if the encoder has no rule for images of other sizes
 
     def __init__(self, encoder: VisionTransformer, name: str | None = None, **arguments: Any) -> None:
         checks.check_instance("encoder", encoder, VisionTransformer, "a keras_vit.VisionTransformer")
@@ -45,7 +46,9 @@ class TaskModel(Model):
         self._get_encoder = lambda: encoder
         self._arguments = arguments
         known = encoder.preprocessing
-        self.preprocessing = known.replace(crop=None, size=known.image_size)  # the answer is for the whole image
+        sizing = known.sizing or (None if known.pad else self.sizing)
+        # the answer is for the whole image
+        self.preprocessing = known.replace(crop=None, size=known.image_size, sizing=sizing)
 
     @staticmethod
     def _head(encoder, **arguments):

@@ -122,6 +122,8 @@ class ViTPose(TaskModel):
         ValueError: if a value is out of range, or the encoder has positions or other tokens.
     """
 
+    sizing = "box"
+
     def __init__(
         self, encoder: VisionTransformer, num_keypoints: int = 17, decoder: str = "simple", name: str | None = None
     ) -> None:

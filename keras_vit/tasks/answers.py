@@ -53,7 +53,8 @@ def predict_task(
         own = [{name: values[index] for name, values in of_image.items()} for index in range(start, stop)]
         # the inputs of ViTPose depend on the boxes
         boxes = [more.get("boxes") if kind is ViTPose else None for more in own]
-        prepared = [prepare(image, model.preprocessing, _edges(box)) for image, box in zip(images, boxes, strict=True)]
+        pairs = zip(images, boxes, strict=True)
+        prepared = [prepare(image, model.preprocessing, _persons(image, edges)) for image, edges in pairs]
         found = _outputs(run(model), [inputs for inputs, _ in prepared])
         for image, (_, places), outputs, more in zip(images, prepared, found, own, strict=True):
             answers.append(answer(model, outputs, places, image.shape[:2], **shared, **more))
@@ -73,8 +74,13 @@ def _as_bytes(pixels):
     return np.rint(np.clip(pixels, 0, 255)).astype("uint8")
 
 
-def _edges(boxes):
-    return boxes.boxes if isinstance(boxes, Boxes) else boxes
+def _persons(image, boxes):
+    """Return the boxes of an image, or None; raise an error if one is outside."""
+    boxes, (height, width) = boxes.boxes if isinstance(boxes, Boxes) else boxes, image.shape[:2]
+    for box in [] if boxes is None else boxes:
+        if len(box) == 4 and not (box[0] < width and box[1] < height and box[2] > 0 and box[3] > 0):
+            raise ValueError(f"boxes must be inside the image, {width} x {height} pixels, at least in part; got {box}")
+    return boxes
 
 
 def _outputs(run, inputs):
@@ -131,6 +137,8 @@ def _found(model, outputs, places, size, text=None, examples=None, threshold=Non
     if text is not None:
         scores = sigmoid(_to_numpy(model.classify(outputs, model.embed_text(text)))[0])
         return detected_boxes(scores, boxes[0], place, 0.1 if threshold is None else threshold, text).best(top)
+    if not len(examples):
+        raise ValueError("examples must hold at least one image; got none")
     images = np.concatenate([prepare(image, model.preprocessing)[0] for image in examples])
     queries = model.embed_examples(images)["queries"][:, 0]
     scores = sigmoid(_to_numpy(model.classify(outputs, queries))[0])
@@ -179,6 +187,8 @@ def _in_image(name, coordinates, size, width):
     if values.min() < 0 or (values > np.tile([columns, height], width // 2)).any():
         got = checks.quoted(values.tolist())
         raise ValueError(f"{name} must be inside the image, {columns} x {height} pixels; got {got}")
+    if width == 4 and not (values[:, :2] < values[:, 2:]).all():
+        raise ValueError(f"{name} must have left < right and top < bottom; got {checks.quoted(values.tolist())}")
     return values.astype("float64")
 
 

@@ -98,6 +98,8 @@ def placements(
         boxes = np.array([[0, 0, width, height]] if boxes is None else boxes, "float64")
         boxes = check_array("boxes", boxes, (len(boxes), 4)) if boxes.size else []
         return [_around(box, preprocessing.image_size) for box in boxes]
+    if boxes is not None:
+        raise ValueError(f"preprocessing must have sizing='box' for boxes; got sizing={preprocessing.sizing!r}")
     rows, columns = resized = preprocessing.resized((height, width))
     if rows * columns > _MOST:
         got = f"{width} x {height} pixels, which would become {columns} x {rows}"

@@ -1,7 +1,7 @@
 """Segments: the answers of EoMT and DPT as a map of classes, or of instances, in pixels of the image."""
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -109,7 +109,7 @@ def panoptic(
     class_logits: npt.ArrayLike,
     place: Placement,
     size: Size,
-    stuff: Collection[int] = (),
+    stuff: Sequence[int] = (),
     threshold: float = 0.8,
     overlap: float = 0.8,
     names: Sequence[str] | None = None,
@@ -131,6 +131,9 @@ def panoptic(
     """
     masks, classes, sides = _checked(mask_logits, class_logits, size)
     threshold, overlap = checks.check_rate("threshold", threshold), checks.check_rate("overlap", overlap)
+    stuff = checks.check_indices("stuff", stuff)
+    if stuff and max(stuff) >= classes.shape[1] - 1:
+        raise ValueError(f"stuff must be indices of {classes.shape[1] - 1} classes; got {stuff}")
     every, scores = classes.argmax(-1), classes.max(-1)
     kept = np.flatnonzero((every < classes.shape[1] - 1) & (scores > threshold))
     best, owner = np.zeros(sides), np.full(sides, -1)

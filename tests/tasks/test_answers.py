@@ -31,7 +31,7 @@ def sam():
 
 @pytest.fixture(scope="module")
 def pose():
-    return load("vitpose_simple", sizing="box")
+    return load("vitpose_simple")  # `sizing="box"`, as the file states none
 
 
 def test_depth_of_images_of_different_sizes():
@@ -124,6 +124,7 @@ def test_many_boxes_are_decoded_in_parts(sam):
         ({"points": []}, ValueError, "points must be numbers of shape"),
         ({"points": [[3, 3]], "labels": [2]}, ValueError, r"labels must be 0 or 1 for each point, of shape \(1, 1\)"),
         ({"boxes": [[3, 3, 9]]}, ValueError, "boxes must be numbers of shape"),
+        ({"boxes": [[9, 3, 3, 9]]}, ValueError, "boxes must have left < right and top < bottom; got .*9"),
     ],
 )
 def test_errors_of_prompts(options, error, message, sam):
@@ -134,8 +135,14 @@ def test_errors_of_prompts(options, error, message, sam):
 def test_errors(eomt, pose):
     with pytest.raises(ValueError, match="boxes must be a list with one value for each of the 4 images; got 1"):
         keras_vit.predict(pose, PHOTOS, boxes=[[3, 3, 9, 9]])
+    with pytest.raises(ValueError, match="inside the image, 56 x 40 pixels, at least in part; got .*60"):
+        keras_vit.predict(pose, PHOTOS[0], boxes=[[60, 3, 90, 9]])
     with pytest.raises(ValueError, match="segments must be one of 'panoptic', 'instances', 'semantic'"):
         keras_vit.predict(eomt, PHOTOS[0], segments="masks")
+    with pytest.raises(ValueError, match=r"stuff must be indices of 5 classes; got \(5,\)"):
+        keras_vit.predict(eomt, PHOTOS[0], stuff=[5])
+    with pytest.raises(ValueError, match="examples must hold at least one image"):
+        keras_vit.predict(load("owlv2"), PHOTOS[0], examples=[])
     with pytest.raises(TypeError, match="text is an option of task models; got a VisionTransformer"):
         keras_vit.predict(keras_vit.ViT_Ti16(image_size=32), PHOTOS[0], text=["cat"])
     with pytest.raises(ValueError, match=r"sizing=None; got 'longest' of a task model \(use keras_vit.predict"):

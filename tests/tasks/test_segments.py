@@ -18,7 +18,7 @@ def test_stuff_is_one_segment_and_nothing_is_none():
     masks[:, :2, 0], masks[:, 2:, 1] = 9, 9
     classes = np.array([[9.0, 0, 0], [9, 0, 0]])
     assert panoptic(masks, classes, WHOLE, 4).labels.tolist() == [0, 0]
-    one = panoptic(masks, classes, WHOLE, 4, stuff={0}, names=["sky", "cat"])
+    one = panoptic(masks, classes, WHOLE, 4, stuff=[0], names=["sky", "cat"])
     assert one.names == ("sky",) and not one.ids.any()
     for way in (panoptic, instances):
         nothing = way(masks, -classes, WHOLE, 4)
