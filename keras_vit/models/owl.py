@@ -42,8 +42,8 @@ class OWL(WithTexts, TaskModel):
     `class_product`, `head_norm`, `image_embeds`, `class_head`, `box_head`, `boxes` and `objectness_head`. The text
     tower, see `keras_vit.models.text.text_tower`, is the attribute `text_tower`.
 
-    OWLv2 was trained on images that are padded to a square before they are resized, see
-    `keras_vit.tasks.open_vocabulary.square_image`. `preprocessing` cannot describe this and resizes without padding.
+    OWLv2 was trained on images that are padded to a square before they are resized: `sizing="square"` of
+    `preprocessing`. Its boxes are shares of the square.
 
     Args:
         encoder: a `VisionTransformer` of a CLIP: with a class token and a final norm of all tokens, without registers.
@@ -52,7 +52,7 @@ class OWL(WithTexts, TaskModel):
         name: name of the Keras model.
 
     Shapes:
-        images (batch, height, width, channels), prepared as above or as `preprocessing` describes -> a dict of `boxes`
+        images (batch, height, width, channels), prepared as `preprocessing` describes -> a dict of `boxes`
         (batch, patches, 4): centre x, centre y, width and height as shares of the image; `image_embeds` (batch, rows,
         columns, dim), the features; `class_embeds` (batch, patches, width), not normalised; `shifts` and `scales`
         (batch, patches, 1); and with an objectness head `objectness`, logits (batch, patches)
