@@ -58,7 +58,8 @@ class WithTexts:
     def _embed(self, texts: Any, attention_mask: Any) -> tuple[np.ndarray, Tensor]:
         """Return the ids of texts (..., context_length), and their embeddings (..., width)."""
         most = self.text_config.context_length
-        given = np.array(texts, object) if isinstance(texts, (str, list, tuple)) else ops.convert_to_numpy(texts)
+        is_array = not isinstance(texts, (str, list, tuple))
+        given = ops.convert_to_numpy(texts) if is_array else np.array(texts, object, ndmin=1)
         if given.size and all(isinstance(text, str) for text in given.flat):
             if attention_mask is not None:
                 raise ValueError(f"attention_mask must be None for strings; got {checks.quoted(attention_mask)}")

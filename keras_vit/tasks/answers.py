@@ -135,8 +135,9 @@ def _found(model, outputs, places, size, text=None, examples=None, threshold=Non
         raise ValueError("text or examples must be given, and not both: what to find, as strings or as images")
     place, boxes = places[0], outputs["boxes"]
     if text is not None:
-        scores = sigmoid(_to_numpy(model.classify(outputs, model.embed_text(text)))[0])
-        return detected_boxes(scores, boxes[0], place, 0.1 if threshold is None else threshold, text).best(top)
+        texts = [text] if isinstance(text, str) else text
+        scores = sigmoid(_to_numpy(model.classify(outputs, model.embed_text(texts)))[0])
+        return detected_boxes(scores, boxes[0], place, 0.1 if threshold is None else threshold, texts).best(top)
     if not len(examples):
         raise ValueError("examples must hold at least one image; got none")
     images = np.concatenate([prepare(image, model.preprocessing)[0] for image in examples])
@@ -194,11 +195,11 @@ def _in_image(name, coordinates, size, width):
 
 def _text_masks(model, outputs, places, size, text=None, threshold=0.5):
     if text is None:
-        raise ValueError("text must be given: what to segment, a list of strings")
-    threshold = checks.check_rate("threshold", threshold)
-    logits = np.concatenate([_to_numpy(model.segment(outputs, one[None])) for one in model.embed_text(text)])
-    limit = np.log(threshold) - np.log1p(-threshold) if threshold else -np.inf
-    return masks_in_image(logits, sigmoid(logits.max((-2, -1))), places[0], size, limit, text)
+        raise ValueError("text must be given: what to segment, a string or a list of strings")
+    threshold, texts = checks.check_rate("threshold", threshold), [text] if isinstance(text, str) else text
+    logits = np.concatenate([_to_numpy(model.segment(outputs, one[None])) for one in model.embed_text(texts)])
+    limit = np.log(threshold) - np.log1p(-threshold) if threshold else np.finfo("float32").min
+    return masks_in_image(logits, sigmoid(logits.max((-2, -1))), places[0], size, limit, texts)
 
 
 def _forward(model):

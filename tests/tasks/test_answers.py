@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from clip_vocabulary import copy_with_vocabulary
 from conftest import TESTS
 from faults import for_each
 
@@ -111,6 +112,23 @@ def test_many_boxes_are_decoded_in_parts(sam):
     outside = tasks.Boxes([[-5, -5, 70, 70]], [0.5], [0])
     assert keras_vit.predict(sam, PHOTOS[0], boxes=outside)[0].masks.shape == (1, 40, 56)
     assert keras_vit.predict(sam, PHOTOS[0], boxes=[])[0].masks.shape == (0, 40, 56)
+
+
+def test_texts_name_what_they_find(tmp_path):
+    pytest.importorskip("tokenizers", reason="needs the extra [text]")
+    for case, of_class in (("owlv2", tasks.Boxes), ("clipseg_text", tasks.Masks)):
+        model, one = keras_vit.load(copy_with_vocabulary(case, tmp_path / case)), "a cat"
+        many = [one, "dog", "cat dog"]
+        (found,), (alone,) = (keras_vit.predict(model, PHOTOS[0], text=text, threshold=0) for text in (many, one))
+        assert isinstance(found, of_class) and set(alone.names) == {one} and set(found.names) <= {*many}
+        if case == "owlv2":
+            assert found.names == tuple(many[label] for label in found.labels) and len(found.boxes) == 16
+            assert (found.scores >= alone.scores - 1e-6).all()
+        else:
+            assert found.names == tuple(many) and (found.masks[0] == alone.masks[0]).all()
+        model.tokenizer = None
+        with pytest.raises(ValueError, match=r"texts must be token ids.*not loaded from a folder with its tokenizer"):
+            keras_vit.predict(model, PHOTOS[0], text="dog")
 
 
 @for_each(
