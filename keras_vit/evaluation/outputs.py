@@ -66,14 +66,14 @@ def predict(
             `labels` are of one image; if `images` is a list, they are lists with one value per image.
             `EoMT`: `segments`: `panoptic` (default), `instances` or `semantic`; `stuff`: indices of classes whose
             segments become one; `threshold` and `overlap`, see `keras_vit.tasks.panoptic`, both 0.8.
-            `YOLOS`: `threshold`, 0.5. `OWL`: `text`, a string or a list of strings, and `threshold`, 0.1; or `examples`, a
-            list of uint8 arrays that each show an object, `threshold`, 0, and `overlap`, 0.3.
+            `YOLOS`: `threshold`, 0.5. `OWL`: `text`, a string or a list, and `threshold`, 0.1; or `examples`, a list of
+            uint8 arrays that each show an object, `threshold`, 0, and `overlap`, 0.3.
             `ViTPose`: `boxes` (persons, 4), left, top, right and bottom edges, or a `Boxes`; the default is the whole
             image; `blur`, see `keras_vit.tasks.heatmap_peaks`.
             `SAM`: `points` (points, 2) of one object or (objects, points, 2), `labels` of their shape, 1 on the object
             (default) and 0 on the background; `boxes` (objects, 4) or a `Boxes`; `multimask`: True (default) takes the
             best of three masks of each object, False the one for prompts that are not ambiguous.
-            `CLIPSeg`: `text` and `threshold`, 0.5. `DPT` and `DPTSegmentation` have none.
+            `CLIPSeg`: `text`, a string or a list, and `threshold`, 0.5. `DPT` and `DPTSegmentation` have none.
 
     Returns:
         A list with one entry per image; for a single image, the list has one entry. Of a classifier, a list of
