@@ -13,7 +13,8 @@ from keras_vit import checks
 from keras_vit.checkpoints.assignments import RESIZE_CHOICES
 from keras_vit.checkpoints.description import Description
 from keras_vit.checkpoints.evidence import read_evidence
-from keras_vit.checkpoints.foreign_names import find_foreign, foreign_names, near_names
+from keras_vit.checkpoints.foreign_names import find_foreign, foreign_names, near_names, task_models
+from keras_vit.checkpoints.hub import PREFIX
 from keras_vit.checkpoints.load import build_loaded, load_whole
 from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.match import make_plan
@@ -46,17 +47,27 @@ def constructor_name(variant: str) -> str:
 CONSTRUCTORS: dict[str, str] = {constructor_name(name): name for name in VARIANTS}  # constructor -> variant
 
 
-def list_models(pattern: str = "*") -> list[str]:
+def list_models(pattern: str = "*", task: str | None = None) -> list[str]:
     """Return the names of the models, in the order of the table.
 
     Args:
         pattern: name of a model; shell-style pattern, such as `"ViT-*"`; or a part of a name, such as `"dino"`. Case
             does not matter. It is compared with the names of the models and their constructors, in timm and on the
-            Hugging Face hub, such as `"vit_base_*"` and `"facebook/*"`.
+            Hugging Face hub, such as `"vit_base_*"` and `"facebook/*"`; of task models also with the class.
+        task: None for the names that `create_model` takes. `depth`, `segmentation`, `detection`, `keypoints` or `masks`
+            for the published task models that answer with it, `any` for all of them: names that `load` takes.
+
+    Raises:
+        ValueError: if the task is unknown.
     """
-    names = {name: [name.lower(), constructor_name(name).lower()] for name in VARIANTS}
-    for row in foreign_names():
-        names[row.variant].append(row.name.lower())
+    if task is None:
+        names = {name: [name.lower(), constructor_name(name).lower()] for name in VARIANTS}
+        for row in foreign_names():
+            names[row.variant].append(row.name.lower())
+    else:
+        checks.check_choice("task", task, ("any", *dict.fromkeys(row["task"] for row in task_models().values())))
+        chosen = [row for row in task_models().values() if task in ("any", row["task"])]
+        names = {row["name"]: [row["name"].lower(), row["model"].lower()] for row in chosen}
     wholes_and_parts = pattern.lower(), f"*{pattern.lower()}*"
     found = ([name for name in names if fnmatch.filter(names[name], wanted)] for wanted in wholes_and_parts)
     return next(filter(None, found), [])
@@ -101,6 +112,10 @@ def variant_name(argument: str, name: str) -> str:
     name = foreign.variant if foreign else name
     if name in VARIANTS:
         return name
+    task_model = task_models().get(name.removeprefix(PREFIX)) if isinstance(name, str) else None
+    if task_model is not None:
+        call = f"keras_vit.load({PREFIX + task_model['name']!r})"
+        raise ValueError(f"{argument}={name!r} is the name of a task model ({task_model['model']}): {call} opens it")
     hint = near_names(name, (*VARIANTS, *CONSTRUCTORS))
     raise ValueError(
         f"{argument}={checks.quoted(name)} is the name of no model{hint}: it must be one of the {len(VARIANTS)} of "
@@ -231,7 +246,7 @@ def load(
     Args:
         source: a folder with `config.json` and `model.safetensors` (transformers or timm) or `open_clip_config.json`; a
             `.safetensors`, `.npz` or `.keras` file; `hf://org/repo`; or the name of a published model, such as
-            `"facebook/dinov2-base"` or `"vit_base_patch14_dinov2.lvd142m"`.
+            `"facebook/dinov2-base"`, `"vit_base_patch14_dinov2.lvd142m"` or `"facebook/sam-vit-base"`.
         variant: name of a variant, one of `list_models()`, or of a family, such as `"openclip"`, if several fit.
         image_size: (height, width) in pixels or one integer; `file` is the size of the position table. `auto` is the
             same; for the name of a published model, it is the size of that model. `any` takes images of any size, and

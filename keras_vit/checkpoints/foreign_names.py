@@ -1,4 +1,4 @@
-"""The names of published models in timm and on the Hugging Face hub, and the variants that they stand for."""
+"""The names of published models in timm and on the Hugging Face hub: variants of this package, and task models."""
 
 import dataclasses
 import functools
@@ -40,6 +40,13 @@ def foreign_names() -> tuple[ForeignName, ...]:
     return tuple(_rows().values())
 
 
+@functools.cache
+def task_models() -> dict[str, dict[str, Any]]:
+    """Return the rows of task_models.tsv, whose first lines describe the columns, by the name of the repository."""
+    parsed = ("config", "arguments", "parameters")
+    return {row["name"]: row for row in read_table("checkpoints/task_models.tsv", parsed)}
+
+
 def find_foreign(name: Any) -> ForeignName | None:
     """Return the row for a name; None if there is none or it is no string.
 
@@ -59,11 +66,13 @@ def near_names(name: Any, ours: Iterable[str] = ()) -> str:
     """Return a suggestion such as ` (did you mean 'ViT-B_16'?)` of up to three names, `""` if none is close.
 
     Args:
-        name: the name received.
-        ours: other names that could be meant; those of the table always can, also without their tags.
+        name: the name received; for a name of the tables there is no suggestion.
+        ours: other names that could be meant; those of the tables always can, also without their tags.
     """
     name = _without_prefix(name) if isinstance(name, str) else name
-    names = [*ours, *(row.name.partition(".")[0] for row in foreign_names()), *_rows()]
+    names = [*ours, *(row.name.partition(".")[0] for row in foreign_names()), *_rows(), *task_models()]
+    if name in names:
+        return ""
     return checks.suggestion(name, names[::-1], most=3, cutoff=0.65, spelling=_spelling)
 
 

@@ -6,6 +6,7 @@ import inspect
 import pathlib
 import warnings
 
+from keras_vit.checkpoints.foreign_names import near_names
 from keras_vit.checkpoints.readers import INDEX, OPENCLIP, PROCESSORS, parts_of
 from keras_vit.checkpoints.transfer import TooLarge
 from keras_vit.files import MAX_JSON
@@ -180,4 +181,5 @@ def _explained(address, errors):
         yield
     except tuple(table) as error:
         kind, words = next(row for their, row in table.items() if isinstance(error, their))
-        raise kind(f"{address} {words}: {error}") from error
+        hint = near_names(address) if kind is FileNotFoundError else ""
+        raise kind(f"{address} {words}{hint}: {error}") from error

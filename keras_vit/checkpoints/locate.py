@@ -13,7 +13,7 @@ import urllib.parse
 import warnings
 
 from keras_vit.checkpoints import hub
-from keras_vit.checkpoints.foreign_names import ForeignName, find_foreign, near_names
+from keras_vit.checkpoints.foreign_names import ForeignName, find_foreign, near_names, task_models
 from keras_vit.checkpoints.npz import read_npz
 from keras_vit.checkpoints.readers import explained
 from keras_vit.checkpoints.releases import find_address, find_release
@@ -70,12 +70,15 @@ def locate(weights, model=None, image_size=None):
         raise ValueError(f"{argument} must not be empty ('.' is the current folder); got {argument}=''")
     text = os.fspath(weights)
     path = pathlib.Path(text).expanduser()
-    foreign = None if os.path.exists(check_regular(path)) else find_foreign(text)
+    is_there = os.path.exists(check_regular(path))
+    foreign = None if is_there else find_foreign(text)
     if foreign is not None and model is None:
         text = foreign.weights
+    elif model is None and not is_there and text in task_models():
+        text = f"{hub.PREFIX}{text}"
     if text.startswith(hub.PREFIX):
         return Located(address=text, release=model and find_address(model, text), foreign=foreign)
-    if os.path.exists(path) or isinstance(weights, os.PathLike) or path.suffix in _ONLY_PATHS:
+    if is_there or isinstance(weights, os.PathLike) or path.suffix in _ONLY_PATHS:
         return Located(path)
     if model is None:
         raise FileNotFoundError(

@@ -5,10 +5,11 @@ import re
 
 import keras_vit
 from keras_vit import checks
-from keras_vit.checkpoints.foreign_names import foreign_names, near_names
+from keras_vit.checkpoints.foreign_names import foreign_names, near_names, task_models
+from keras_vit.checkpoints.hub import PREFIX
 from keras_vit.checkpoints.releases import list_releases
 from keras_vit.cli.answers import Answer
-from keras_vit.cli.models import build_model, find_source, given
+from keras_vit.cli.models import ARCHITECTURE, build_model, find_source, given
 from keras_vit.compat.initial_values import build_deferred
 from keras_vit.files import aligned
 from keras_vit.models.costs import layer_costs
@@ -23,12 +24,13 @@ _WEIGHTS = {
     name: name for name in ("model", "weights", "file", "image_size", "classes", "bytes", "top1_percent", "licence")
 }
 _WEIGHTS |= {"weights": "--weights", "image_size": "pixels", "bytes": "MiB", "top1_percent": "top-1 %"}
+_TASKS = {"name": "model", "model": "class", **{name: name for name in ("task", "parameters", "licence")}}
 _RECIPES = {"recipe": "recipe", "length": "length", "batch_size": "batch", "source": "source"}
 _LAYERS = {"layer": "layer", "output_shape": "output", "parameters": "parameters", "macs": "multiply-accumulates"}
 
 
 def list_models(args):
-    """List the models (size, cost and releases), their published weights, or the recipes."""
+    """List the models (size, cost and releases), their published weights, task models, or the recipes."""
     if args.recipes:
         recipes = keras_vit.training.RECIPES
         names = keras_vit.training.list_recipes(args.pattern)
@@ -38,10 +40,14 @@ def list_models(args):
         fields = ("length", "epochs", "steps", "batch_size", "source")
         rows = [{"recipe": name, **{key: getattr(recipes[name], key) for key in fields}} for name in names]
         return Answer(rows, _table(_RECIPES, rows))
-    names = keras_vit.list_models(args.pattern)
+    names = [] if args.task else keras_vit.list_models(args.pattern)
     if not names:
-        hint = near_names(args.pattern, VARIANTS)
-        raise ValueError(_NO_MATCH.format(args.pattern, hint, "list", len(VARIANTS)))
+        task_rows = [task_models()[name] for name in keras_vit.list_models(args.pattern, args.task or "any")]
+        if not task_rows:
+            of_all = ("list --task any", len(task_models())) if args.task else ("list", len(VARIANTS))
+            raise ValueError(_NO_MATCH.format(args.pattern, near_names(args.pattern, VARIANTS), *of_all))
+        rows = [{name: row.get(name) for name in (*_TASKS, "metric")} for row in task_rows]
+        return Answer(rows, _table(_TASKS, rows))
     rows = [row for name in names for row in (_weights_of(name) if args.weights else [_of_model(name)])]
     return Answer(rows, _table(_WEIGHTS if args.weights else _MODELS, rows))
 
@@ -49,9 +55,12 @@ def list_models(args):
 def info(args):
     """Describe the architecture, inputs, outputs and cost of a model; the load report goes to standard error.
 
-    A weights file or folder is described without building its model.
+    A weights file or folder is described without building its model, and the name of a task model from its table.
     """
     found = find_source(args)
+    if found is not None and found.path is None and args.model in task_models() and not given(args, ARCHITECTURE):
+        values = {**task_models()[args.model], "open": f"keras_vit.load({PREFIX + args.model!r})"}
+        return Answer(values, _lines(values))
     if found is not None and not args.model.endswith(".keras"):
         return _of_file(args)
     if found is None and args.weights is None:
@@ -71,7 +80,7 @@ def info(args):
 
 def _of_file(args):
     """Describe a weights file: its layout, the model that it fits, and what it does not state."""
-    found = keras_vit.describe(args.model, **given(args, ("image_size", "classes", "gelu", "epsilon")))
+    found = keras_vit.describe(args.model, **given(args, ARCHITECTURE))
     values = {name: getattr(found, name) for name in ("layout", "task", "variant", "family", "licence")}
     values |= _described(found.config, found.preprocessing, found.labels)
     for key, rows in (("sources", found.sources), ("unused", found.unused)):

@@ -10,7 +10,7 @@ from keras_vit.checkpoints.locate import locate
 from keras_vit.variants import VARIANTS
 from keras_vit.zoo import variant_name
 
-_ARCHITECTURE = ("image_size", "classes", "gelu", "epsilon")
+ARCHITECTURE = ("image_size", "classes", "gelu", "epsilon")
 _IMAGES = ("resize", "crop", "interpolation", "rounding", "mean", "std")
 
 
@@ -32,7 +32,7 @@ def given(args, names):
 
 def check_without_model(args, needed="--model"):
     """Raise a `ValueError` if an argument changes a model but the arguments `needed` for this are missing."""
-    for name in given(args, ("weights", *_ARCHITECTURE, *_IMAGES)):
+    for name in given(args, ("weights", *ARCHITECTURE, *_IMAGES)):
         raise ValueError(f"--{name.replace('_', '-')} requires {needed}")
 
 
@@ -64,7 +64,7 @@ def build_model(args, needs_weights=True, **changes):
         needs_weights: False gives a name without `--weights` random weights.
         **changes: fields of the config to change in addition to those in `args`.
     """
-    changes, found = {**given(args, _ARCHITECTURE), **changes}, find_source(args)
+    changes, found = {**given(args, ARCHITECTURE), **changes}, find_source(args)
     if found is not None and args.model.endswith(".keras"):
         return _changed(load_whole(found.path, {}, compile=False), found.path, changes)
     if found is not None or (needs_weights and args.weights is None and find_foreign(args.model)):
