@@ -34,6 +34,7 @@ ON_REQUEST = {
     "field_files": "field_files",
     "gpu": "gpu",
     "task_answers": "task_answers",
+    "task_models": "task_models",
     "timm_files": "timm_files",
     "tradeoff": "tradeoff",
     "transformers_files": "transformers_files",

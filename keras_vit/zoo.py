@@ -54,7 +54,7 @@ def list_models(pattern: str = "*", task: str | None = None) -> list[str]:
         pattern: name of a model; shell-style pattern, such as `"ViT-*"`; or a part of a name, such as `"dino"`. Case
             does not matter. It is compared with the names of the models and their constructors, in timm and on the
             Hugging Face hub, such as `"vit_base_*"` and `"facebook/*"`; of task models also with the class.
-        task: None for the names that `create_model` takes. `depth`, `segmentation`, `detection`, `keypoints` or `masks`
+        task: None for the names that `create_model` takes. `depth`, `segmentation`, `keypoints`, `detection` or `masks`
             for the published task models that answer with it, `any` for all of them: names that `load` takes.
 
     Raises:

@@ -58,7 +58,8 @@ def info(args):
     A weights file or folder is described without building its model, and the name of a task model from its table.
     """
     found = find_source(args)
-    if found is not None and found.path is None and args.model in task_models() and not given(args, ARCHITECTURE):
+    is_file = found is not None and found.path is not None
+    if args.model in task_models() and not is_file and not given(args, ("weights", *ARCHITECTURE)):
         values = {**task_models()[args.model], "open": f"keras_vit.load({PREFIX + args.model!r})"}
         return Answer(values, _lines(values))
     if found is not None and not args.model.endswith(".keras"):

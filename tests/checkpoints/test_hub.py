@@ -240,6 +240,8 @@ def test_a_release_on_the_hub(publish):
 def test_no_such_repository(server):
     with pytest.raises(FileNotFoundError, match=r"hf://org/repo must be an existing repository [\s\S]*Not Found"):
         hub.fetch_repository("hf://org/repo")
+    with pytest.raises(FileNotFoundError, match=r"may read \(did you mean 'depth-anything/Depth-Anything-V2-Small-hf'"):
+        hub.fetch_repository("hf://depth-anything/Depth-Anything-V2-Smal-hf")
     server.gated.add("org/repo")
     with pytest.raises(PermissionError, match="hf://org/repo is gated: accept its conditions on its page on the hub"):
         hub.fetch_repository("hf://org/repo")

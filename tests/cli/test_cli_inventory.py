@@ -8,6 +8,7 @@ from command_line import error_of, run
 from families import FAMILIES
 
 import keras_vit
+from keras_vit.checkpoints.foreign_names import task_models
 from keras_vit.checkpoints.releases import list_releases
 from keras_vit.cli import inventory
 from keras_vit.compat.initial_values import build_deferred
@@ -70,6 +71,25 @@ class TestListAndInfo:
 
     def test_list_without_a_match(self, capsys):
         assert "PATTERN 'xyz*' matches none of the names; " in error_of(run(capsys, "list", "xyz*"))
+        assert error_of(run(capsys, "list", "xyz", "--task", "depth")).endswith(
+            f"; keras-vit list --task any shows all {len(keras_vit.list_models(task='any'))}"
+        )
+
+    @pytest.mark.parametrize("arguments", [("--task", "masks"), ("rd16", "--task", "any"), ("clipseg",)])
+    def test_list_of_task_models(self, capsys, arguments):
+        """Where no other model has the name, --task is not needed."""
+        code, out, err = run(capsys, "list", *arguments)
+        assert (code, err) == (0, "")
+        rows = [re.split(r"\s{2,}", line) for line in out.splitlines()]
+        assert rows[0] == ["model", "class", "task", "parameters", "licence"]
+        assert ["CIDAS/clipseg-rd16", "CLIPSeg", "masks", "149,884,417", "Apache-2.0 (unconfirmed)"] in rows
+
+    @pytest.mark.parametrize("name", ["Intel/dpt-large", "facebook/sam-vit-base"])
+    def test_info_of_a_task_model_downloads_nothing(self, capsys, name):
+        code, out, err = run(capsys, "info", name)
+        values = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in out.splitlines())
+        assert (code, err, values["name"], values["open"]) == (0, "", name, f"keras_vit.load('hf://{name}')")
+        assert values["parameters"] == str(task_models()[name]["parameters"])
 
     def test_list_searches_the_names_of_other_libraries(self, capsys):
         _, out, _ = run(capsys, "list", "google/vit-base-patch16-*")
