@@ -1,8 +1,8 @@
 """Open files of the published task models that have names and shapes only, and count the parameters that are used.
 
-It needs `pip install -e '.[tensorflow,bench]'`, and downloads nothing. The configs are those of transformers' conversion
-scripts; sizes that these do not have are those of the authors' code. transformers builds each model without memory. The
-file that it would save, a header without numbers, is opened by `keras_vit.describe`.
+It needs `pip install -e '.[tensorflow,bench]'`, and downloads nothing. The configs are those of the conversion scripts
+of transformers; sizes that these do not have are those of the authors' code. transformers builds each model without
+memory. `keras_vit.describe` opens the file that it would save, a header without numbers.
 """
 
 import json

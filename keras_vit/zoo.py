@@ -67,7 +67,7 @@ def list_models(pattern: str = "*", task: str | None = None) -> list[str]:
     else:
         checks.check_choice("task", task, ("any", *dict.fromkeys(row["task"] for row in task_models().values())))
         chosen = [row for row in task_models().values() if task in ("any", row["task"])]
-        names = {row["name"]: [row["name"].lower(), row["model"].lower()] for row in chosen}
+        names = {row["model"]: [row["model"].lower(), row["class"].lower()] for row in chosen}
     wholes_and_parts = pattern.lower(), f"*{pattern.lower()}*"
     found = ([name for name in names if fnmatch.filter(names[name], wanted)] for wanted in wholes_and_parts)
     return next(filter(None, found), [])
@@ -114,8 +114,8 @@ def variant_name(argument: str, name: str) -> str:
         return name
     task_model = task_models().get(name.removeprefix(PREFIX)) if isinstance(name, str) else None
     if task_model is not None:
-        call = f"keras_vit.load({PREFIX + task_model['name']!r})"
-        raise ValueError(f"{argument}={name!r} is the name of a task model ({task_model['model']}): {call} opens it")
+        call = f"keras_vit.load({PREFIX + task_model['model']!r})"
+        raise ValueError(f"{argument}={name!r} is the name of a task model ({task_model['class']}): {call} opens it")
     hint = near_names(name, (*VARIANTS, *CONSTRUCTORS))
     raise ValueError(
         f"{argument}={checks.quoted(name)} is the name of no model{hint}: it must be one of the {len(VARIANTS)} of "

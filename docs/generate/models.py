@@ -9,7 +9,7 @@ from families import groups, reference, results, sections
 from parts import number
 from tables import table
 
-from keras_vit.checkpoints.foreign_names import foreign_names
+from keras_vit.checkpoints.foreign_names import foreign_names, task_models
 from keras_vit.checkpoints.releases import list_releases
 from keras_vit.config import Preprocessing, ViTConfig
 from keras_vit.variants import VARIANTS
@@ -31,6 +31,7 @@ dash means that no figure is known. The licence is that of the weights.
 - [Names in other libraries](names.md): names of timm and of the Hugging Face hub
 - [Published files of timm](timm_files.md): what `load` makes of each file, and how its outputs compare with timm's
 - [Models of transformers](transformers_files.md): the same for each class of transformers
+- [Task models](task_models.md): depth, segmentation, keypoints, detection and masks
 - [Files of medicine and of the Earth](field_files.md): their licences, what they state, and how they are opened
 
 `keras-vit list` prints a similar table, and `keras-vit info NAME` prints one model.
@@ -115,6 +116,25 @@ made: the published config was not found, or the file is not opened. The publish
 downloaded. `python -m benchmarks field_files` computes the differences.
 
 {table}"""
+_TASK_MODELS = """# Task models
+
+`keras_vit.load("hf://REPOSITORY")` opens these files of transformers, and `keras_vit.predict` answers in pixels of the
+image: see [Task models](../reference/tasks.md). `keras_vit.list_models(task="any")` and `keras-vit list --task any`
+print the names.
+
+```python
+import keras_vit
+
+model = keras_vit.load("hf://depth-anything/Depth-Anything-V2-Small-hf")
+```
+
+The parameters are those of `model.count_params()`. They include the running statistics of batch norms and the random
+frequencies of SAM, and do not include the arrays that `keras_vit.describe(...).unused` lists. The encoder has the sizes
+of the named model. The metric is what the source in parentheses states. A dash means that the licence or the metric is
+not known. The published weights themselves were not downloaded: `python -m benchmarks task_models` opens files with the
+names and shapes that transformers gives them.
+
+{table}"""
 _NUMERICS = """The arrays of a weights file do not show the following values, so the package has them in its tables. The
 column *images* is the authors' preprocessing.
 
@@ -141,6 +161,7 @@ def pages():
     made["models/transformers_files.md"] = _TRANSFORMERS_FILES.format(
         table=_wrapped(table(("class", "model type", "4.57.6", "5.24.0"), _rows("transformers_files")[1:]))
     )
+    made["models/task_models.md"] = _TASK_MODELS.format(table=_wrapped(_task_models()))
     made["models/field_files.md"] = _FIELD_FILES.format(table=_wrapped(_field_files()))
     return made
 
@@ -317,6 +338,20 @@ def _field_files():
         for name, address, licence, gated, states, call, _, difference in _rows("field_files")[1:]
     ]
     return table(("file", "address", "licence", "gated", "what it states", "open", "difference"), cells)
+
+
+def _task_models():
+    columns = ("repository", "class", "task", "encoder", "parameters", "licence", "metric", "architecture")
+    rows = [
+        (
+            f"`{row['model']}`",
+            f"`{row['class']}`",
+            *(row["task"], row["encoder"], f"{row['parameters']:,}", row.get("licence", "-")),
+            *(_linked(row.get(name, "-")) for name in ("metric", "source")),
+        )
+        for row in task_models().values()
+    ]
+    return table(columns, rows)
 
 
 def _timm_files():

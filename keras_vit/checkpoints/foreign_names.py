@@ -44,7 +44,7 @@ def foreign_names() -> tuple[ForeignName, ...]:
 def task_models() -> dict[str, dict[str, Any]]:
     """Return the rows of task_models.tsv, whose first lines describe the columns, by the name of the repository."""
     parsed = ("config", "arguments", "parameters")
-    return {row["name"]: row for row in read_table("checkpoints/task_models.tsv", parsed)}
+    return {row["model"]: row for row in read_table("checkpoints/task_models.tsv", parsed)}
 
 
 def find_foreign(name: Any) -> ForeignName | None:

@@ -24,7 +24,7 @@ _WEIGHTS = {
     name: name for name in ("model", "weights", "file", "image_size", "classes", "bytes", "top1_percent", "licence")
 }
 _WEIGHTS |= {"weights": "--weights", "image_size": "pixels", "bytes": "MiB", "top1_percent": "top-1 %"}
-_TASKS = {"name": "model", "model": "class", **{name: name for name in ("task", "parameters", "licence")}}
+_TASKS = {name: name for name in ("model", "class", "task", "parameters", "licence")}
 _RECIPES = {"recipe": "recipe", "length": "length", "batch_size": "batch", "source": "source"}
 _LAYERS = {"layer": "layer", "output_shape": "output", "parameters": "parameters", "macs": "multiply-accumulates"}
 

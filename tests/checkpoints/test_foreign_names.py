@@ -14,8 +14,8 @@ TEXT = dict(vocab_size=49408, context_length=16, hidden_dim=512, num_layers=12, 
 TEXT |= dict(projection_dim=512, projection_bias=False, causal=True, pooling="end", gelu="quick", epsilon=1e-5)
 ROWS = task_models()
 SMALLEST = [
-    min((row for row in ROWS.values() if row["model"] == model), key=lambda row: row["parameters"])["name"]
-    for model in sorted({row["model"] for row in ROWS.values()})
+    min((row for row in ROWS.values() if row["class"] == kind), key=lambda row: row["parameters"])["model"]
+    for kind in sorted({row["class"] for row in ROWS.values()})
 ]
 # million parameters as the authors state them, see the sources in the table
 PUBLISHED = {
@@ -29,12 +29,12 @@ PUBLISHED = {
 
 def test_each_row_has_a_model_and_an_encoder():
     def rule(row):
-        assert issubclass(getattr(keras_vit, row["model"]), TaskModel)
+        assert issubclass(getattr(keras_vit, row["class"]), TaskModel)
         assert row["encoder"] in VARIANTS and row["source"].startswith("arXiv ")
 
     assert_no_faults(rule, ROWS)
-    assert len({(row["model"], row["task"]) for row in ROWS.values()}) == len(SMALLEST)
-    assert {ROWS[name]["model"] for name in SMALLEST} == {one.__name__ for one in TaskModel.__subclasses__()}
+    assert len({(row["class"], row["task"]) for row in ROWS.values()}) == len(SMALLEST)
+    assert {ROWS[name]["class"] for name in SMALLEST} == {one.__name__ for one in TaskModel.__subclasses__()}
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,11 @@ def test_the_stated_parameters_are_those_of_the_model(name):
     changes, arguments = row.get("config", {}), dict(row.get("arguments", {}))
     if "text" in arguments:
         arguments["text"] = {**TEXT, **arguments["text"]}
-    changes = {"include_top": row["model"] == "CLIPSeg", **changes}
+    changes = {"include_top": row["class"] == "CLIPSeg", **changes}
 
     def build():
         encoder = keras_vit.VisionTransformer(VARIANTS[row["encoder"]].reference.replace(**changes))
-        return getattr(keras_vit, row["model"])(encoder, **arguments)
+        return getattr(keras_vit, row["class"])(encoder, **arguments)
 
     assert build_deferred(build)[0].count_params() == row["parameters"]
 

@@ -88,7 +88,7 @@ class TestListAndInfo:
     def test_info_of_a_task_model_downloads_nothing(self, capsys, name):
         code, out, err = run(capsys, "info", name)
         values = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in out.splitlines())
-        assert (code, err, values["name"], values["open"]) == (0, "", name, f"keras_vit.load('hf://{name}')")
+        assert (code, err, values["model"], values["open"]) == (0, "", name, f"keras_vit.load('hf://{name}')")
         assert values["parameters"] == str(task_models()[name]["parameters"])
 
     def test_list_searches_the_names_of_other_libraries(self, capsys):

@@ -218,7 +218,7 @@ def check_tables(site):
 
 def check_models(site):
     """Every model, family, file, name and golden case is on a page, and the diagrams show the published parts."""
-    tables = ("all", "weights", "names", "timm_files", "transformers_files", "field_files")
+    tables = ("all", "weights", "names", "timm_files", "transformers_files", "field_files", "task_models")
     pages = {path.parts[1]: page for path, page in site.items() if path.parts[0] == "models" and len(path.parts) == 3}
     families = {name: page for name, page in pages.items() if name not in tables}
     assert {f"{name}/" for name in pages} <= set(_page(site, "models").links)
@@ -230,6 +230,7 @@ def check_models(site):
     assert {family.licence for family in FAMILIES.values() if family.licence not in overview} == set()
     for name in {*(row.name for row in foreign_names()), *(row.path for row in list_releases())}:
         assert name in text and any(name in pages[table].text for table in tables), name
+    assert all(name in pages["task_models"].text for name in keras_vit.list_models(task="any"))
     cases = {path.parent.name for path in REPOSITORY.glob("tests/golden/*/case.json")}
     assert {case for case in cases.difference(NO_MODELS) if case not in text} == set()
     assert "accept the licence" in pages["dinov3"].text and "accept the licence" not in pages["dinov2"].text
