@@ -51,6 +51,13 @@ def test_list_of_weights(capsys):
     assert {row["bytes"] for row in rows} == {None}
 
 
+def test_list_and_info_of_task_models(capsys):
+    rows, text = values_of(capsys, "list", "hustvl/*", "--task", "detection")
+    assert all(list(row) == KEYS["list --task"] for row in rows) and len(rows) == len(text.splitlines()) - 1
+    values, _ = values_of(capsys, "info", "hustvl/yolos-small")
+    assert list(values) == KEYS["info TASK_MODEL"]
+
+
 def test_list_of_recipes(capsys):
     rows, _ = values_of(capsys, "list", "vit/finetune/*", "--recipes")
     assert [row["recipe"] for row in rows] == keras_vit.training.list_recipes("vit/finetune/*")
