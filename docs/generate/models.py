@@ -129,10 +129,10 @@ model = keras_vit.load("hf://depth-anything/Depth-Anything-V2-Small-hf")
 ```
 
 The parameters are those of `model.count_params()`. They include the running statistics of batch norms and the random
-frequencies of SAM, and do not include the arrays that `keras_vit.describe(...).unused` lists. The encoder has the sizes
-of the named model. The metric is what the source in parentheses states. A dash means that the licence or the metric is
-not known. The published weights themselves were not downloaded: `python -m benchmarks task_models` opens files with the
-names and shapes that transformers gives them.
+frequencies of SAM, and do not include the arrays that `keras_vit.describe(...).unused` lists. The encoder is the named
+model with some changes: `keras-vit info REPOSITORY` prints them. The source in parentheses states the metric. A dash
+means that the licence or the metric is not known. The published weights themselves were not downloaded:
+`python -m benchmarks task_models` opens files with the names and shapes that transformers gives them.
 
 {table}"""
 _NUMERICS = """The arrays of a weights file do not show the following values, so the package has them in its tables. The
