@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, cast
 
 from keras_vit import checks
 from keras_vit.checkpoints.assignments import RESIZE_CHOICES
-from keras_vit.checkpoints.description import Description
+from keras_vit.checkpoints.description import Description, description_of
 from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.foreign_names import find_foreign, foreign_names, near_names, task_models
 from keras_vit.checkpoints.hub import PREFIX
@@ -31,7 +31,7 @@ from keras_vit.models.base import ImageModel
 from keras_vit.models.derived import OPEN_SIZES
 from keras_vit.models.derived import resize as resize_model
 from keras_vit.typing import Pair, PathLike, Size
-from keras_vit.variants import DESIGN, FAMILIES, VARIANTS, Variant
+from keras_vit.variants import DESIGN, FAMILIES, VARIANTS
 from keras_vit.words import check_arguments
 
 BuildT = TypeVar("BuildT", bound=Callable[..., ImageModel])
@@ -112,10 +112,8 @@ def variant_name(argument: str, name: str) -> str:
     name = foreign.variant if foreign else name
     if name in VARIANTS:
         return name
-    task_model = task_models().get(name.removeprefix(PREFIX)) if isinstance(name, str) else None
-    if task_model is not None:
-        call = f"keras_vit.load({PREFIX + task_model['model']!r})"
-        raise ValueError(f"{argument}={name!r} is the name of a task model ({task_model['class']}): {call} opens it")
+    if (row := task_models().get(name.removeprefix(PREFIX) if isinstance(name, str) else "")) is not None:
+        raise ValueError(f"{argument}={name!r} is the name of a task model ({row['class']}): {row['open']} opens it")
     hint = near_names(name, (*VARIANTS, *CONSTRUCTORS))
     raise ValueError(
         f"{argument}={checks.quoted(name)} is the name of no model{hint}: it must be one of the {len(VARIANTS)} of "
@@ -299,22 +297,7 @@ def describe(source: PathLike, *, variant: str | None = None, **arguments: Any) 
         report = make_plan(build_deferred(lambda: build_model(resolved.config))[0], evidence).report
     else:
         *_, report = plan_task(with_size(resolved, evidence, fields["image_size"]), evidence, given=given)
-    row = resolved.row
-    family = FAMILIES.get(row.family or "") if isinstance(row, Variant) else row
-    return Description(
-        variant=row.name if isinstance(row, Variant) else None,
-        family=None if family is None else family.name,
-        licence=None if family is None else family.licence,
-        layout=evidence.library,
-        task=evidence.task,
-        config=resolved.config,
-        sources=resolved.sources,
-        unused=report.unused,
-        preprocessing=resolved.preprocessing,
-        labels=resolved.labels,
-        timm_file=evidence.timm_file,
-        notes=(*report.notes, *resolved.notes),
-    )
+    return description_of(evidence, resolved, report)
 
 
 def _fetched(source, variant, image_size, arguments):

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from keras_vit.config import ImageConfig, Preprocessing
+from keras_vit.variants import FAMILIES, Variant
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,3 +38,23 @@ class Description:
     labels: tuple[str, ...] | None
     timm_file: str | None
     notes: tuple[str, ...]
+
+
+def description_of(evidence, resolved, report):
+    """Return the `Description` of a file, from its `Evidence`, its `Resolved` and its `LoadReport`."""
+    row = resolved.row
+    family = FAMILIES.get(row.family or "") if isinstance(row, Variant) else row
+    return Description(
+        variant=row.name if isinstance(row, Variant) else None,
+        family=None if family is None else family.name,
+        licence=None if family is None else family.licence,
+        layout=evidence.library,
+        task=evidence.task,
+        config=resolved.config,
+        sources=resolved.sources,
+        unused=report.unused,
+        preprocessing=resolved.preprocessing,
+        labels=resolved.labels,
+        timm_file=evidence.timm_file,
+        notes=(*report.notes, *resolved.notes),
+    )

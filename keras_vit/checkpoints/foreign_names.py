@@ -42,9 +42,12 @@ def foreign_names() -> tuple[ForeignName, ...]:
 
 @functools.cache
 def task_models() -> dict[str, dict[str, Any]]:
-    """Return the rows of task_models.tsv, whose first lines describe the columns, by the name of the repository."""
-    parsed = ("config", "arguments", "parameters")
-    return {row["model"]: row for row in read_table("checkpoints/task_models.tsv", parsed)}
+    """Return the rows of task_models.tsv by the name of the repository.
+
+    The first lines of the file describe its columns; `open` is the call that opens the model.
+    """
+    rows = read_table("checkpoints/task_models.tsv", ("config", "arguments", "parameters"))
+    return {row["model"]: {**row, "open": f"keras_vit.load('hf://{row['model']}')"} for row in rows}
 
 
 def find_foreign(name: Any) -> ForeignName | None:

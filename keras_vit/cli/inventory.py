@@ -6,7 +6,6 @@ import re
 import keras_vit
 from keras_vit import checks
 from keras_vit.checkpoints.foreign_names import foreign_names, near_names, task_models
-from keras_vit.checkpoints.hub import PREFIX
 from keras_vit.checkpoints.releases import list_releases
 from keras_vit.cli.answers import Answer
 from keras_vit.cli.models import ARCHITECTURE, build_model, find_source, given
@@ -60,8 +59,7 @@ def info(args):
     found = find_source(args)
     is_file = found is not None and found.path is not None
     if args.model in task_models() and not is_file and not given(args, ("weights", *ARCHITECTURE)):
-        values = {**task_models()[args.model], "open": f"keras_vit.load({PREFIX + args.model!r})"}
-        return Answer(values, _lines(values))
+        return Answer(task_models()[args.model], _lines(task_models()[args.model]))
     if found is not None and not args.model.endswith(".keras"):
         return _of_file(args)
     if found is None and args.weights is None:

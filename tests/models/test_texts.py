@@ -26,8 +26,8 @@ def test_strings_are_embedded_as_their_ids(model):
     assert len(TEXTS) > 3 and len(np.unique(expected.round(4), axis=0)) == len(TEXTS)
     for texts in (TEXTS, tuple(TEXTS), np.array(TEXTS), np.array(TEXTS, object)):
         np.testing.assert_array_equal(model.embed_text(texts), expected)
-    np.testing.assert_array_equal(model.embed_text([TEXTS, TEXTS[::-1]]), [expected, expected[::-1]])
-    np.testing.assert_allclose(model.embed_text(TEXTS[0]), expected[:1], atol=1e-6)
+    np.testing.assert_allclose(model.embed_text([TEXTS, TEXTS[::-1]]), [expected, expected[::-1]], atol=2e-6)
+    np.testing.assert_allclose(model.embed_text(TEXTS[0]), expected[:1], atol=2e-6)
 
 
 def test_padding_is_not_attended(model):
@@ -35,7 +35,7 @@ def test_padding_is_not_attended(model):
     ids = np.full((1, 9), 30)
     ids[0, :4] = IDS["a cat"][1]
     expected = np.array(model.embed_text("a cat"))
-    np.testing.assert_allclose(model.embed_text(ids), expected, atol=1e-6)
+    np.testing.assert_allclose(model.embed_text(ids), expected, atol=2e-6)
     np.testing.assert_array_equal(model.embed_text(ids, np.arange(9)[None] < 4), expected)
 
 
