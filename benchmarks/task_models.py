@@ -2,7 +2,8 @@
 
 It needs `pip install -e '.[tensorflow,bench]'`, and downloads nothing. The configs are those of the conversion scripts
 of transformers; sizes that these do not have are those of the authors' code. transformers builds each model without
-memory. `keras_vit.describe` opens the file that it would save, a header without numbers.
+memory. `keras_vit.describe` opens the file that it would save, a header without numbers. One model of each class is
+then built in full, with random weights, and its outputs are compared.
 """
 
 import json
@@ -18,6 +19,27 @@ NOTE = (
     "The parameters of each file of transformers {version} that keras_vit uses, and those of the table of task models. "
     "The files have names and shapes only."
 )
+OUTPUTS = (
+    "The largest differences from the outputs of transformers {version} for a random image, relative to the largest "
+    "value of that output. The models have their published sizes and random weights."
+)
+# one repository for each head -> names of our outputs and of those of transformers
+WHOLE = {
+    "depth-anything/Depth-Anything-V2-Small-hf": {"depth": "predicted_depth"},
+    "Intel/dpt-hybrid-midas": {"depth": "predicted_depth"},
+    "Intel/dpt-large-ade": {"logits": "logits"},
+    "tue-mps/coco_panoptic_eomt_small_640_2x": {
+        "class_logits": "class_queries_logits",
+        "mask_logits": "masks_queries_logits",
+    },
+    "usyd-community/vitpose-base": {"heatmaps": "heatmaps"},
+    "hustvl/yolos-tiny": {"logits": "logits", "boxes": "pred_boxes"},
+    "google/owlv2-base-patch16": {"boxes": "pred_boxes", "logits": "logits", "objectness": "objectness_logits"},
+    "facebook/sam-vit-base": {"masks": "pred_masks", "iou": "iou_scores"},
+    "CIDAS/clipseg-rd64-refined": {"masks": "logits"},
+}
+CHANNELS_LAST = ("logits", "mask_logits", "heatmaps")  # of ours, if they are maps
+IDS = [[49406, 320, 2368, 49407], [49406, 1929, 49407, 0]]
 VITS = {
     "tiny": {"hidden_size": 192, "num_hidden_layers": 12, "num_attention_heads": 3},
     "small": {"hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6},
@@ -62,6 +84,61 @@ def run(options):
     rows = [[name, f"{counted(name)[0]:,}", f"{row['parameters']:,}"] for name, row in task_models().items()]
     note = NOTE.format(version=transformers.__version__)
     yield Table("Published task models", note, ("repository", "in the file", "in the table"), rows)
+
+    rows = [[name, *difference] for name in WHOLE for difference in differences(name).items()]
+    yield Table(
+        "Outputs", OUTPUTS.format(version=transformers.__version__), ("repository", "output", "difference"), rows
+    )
+
+
+def differences(name):
+    """Return {output: largest difference} of the model of a repository with random weights."""
+    import numpy as np
+    import torch
+    import transformers
+
+    import keras_vit
+
+    class_name, arguments = _config(name)
+    model_class, generator = getattr(transformers, class_name), np.random.default_rng(0)
+    torch.manual_seed(0)
+    theirs = model_class(model_class.config_class(**arguments)).eval()
+    with tempfile.TemporaryDirectory() as folder:
+        for key, buffer in theirs.named_buffers():
+            if key == "attn_mask_probs":  # as in files
+                buffer.zero_()
+        theirs.save_pretrained(folder)
+        ours = keras_vit.load(folder)
+    height, width = ours.preprocessing.image_size
+    images = generator.normal(size=(1, height, width, ours.preprocessing.channels)).astype("float32")
+    given = {"pixel_values": torch.from_numpy(images.transpose(0, 3, 1, 2).copy())}
+    if "sam" in name:
+        points = np.array([[[[200.0, 300], [500, 700]]]], "float32")
+        given["input_points"] = torch.from_numpy(points)
+        labels = np.ones((1, 1, 2), "int32")
+        found = ours.decode(ours.encode(images), points=points, labels=labels)
+    elif "owl" in name or "clipseg" in name:
+        ids = np.array(IDS, "int32")
+        given |= {"input_ids": torch.tensor(ids), "attention_mask": torch.tensor((ids > 0).astype("int64"))}
+        if "clipseg" in name:
+            given["pixel_values"] = given["pixel_values"].expand(2, -1, -1, -1)
+            found = {"masks": ours.segment(np.repeat(images, 2, 0), ours.embed_text(ids))}
+        else:
+            found = ours(images)
+            found = {**found, "logits": ours.classify(found, ours.embed_text(ids))}
+    else:
+        found = ours(images)
+    found = found if isinstance(found, dict) else dict.fromkeys(WHOLE[name], found)
+    with torch.no_grad():
+        outputs = theirs(**given)
+    pairs = {}
+    for key, their_key in WHOLE[name].items():
+        expected = getattr(outputs, their_key).numpy()
+        expected = expected.transpose(0, 2, 3, 1) if expected.ndim == 4 and key in CHANNELS_LAST else expected
+        value = np.asarray(found[key])
+        difference = np.abs(value - expected.reshape(value.shape)).max() / np.abs(expected).max()
+        pairs[key] = f"{difference:.1e}"
+    return pairs
 
 
 def counted(name):

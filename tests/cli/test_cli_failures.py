@@ -60,7 +60,7 @@ MISTAKES = [
     ),
     ("predict cat.jpg --model model.keras --topp=3", "no option '--topp' .did you mean '--top'.*predict --help"),
     ("predict cat.jpg --model model.keras --image_size 32", "'--image_size' .did you mean '--image-size'"),
-    ("predict cat.jpg --model model.keras --out x", "^predict has no option '--out' .keras-vit predict --help"),
+    ("predict cat.jpg --model model.keras --colour x", "^predict has no option '--colour' .keras-vit predict --help"),
     (
         "predict cat.jpg --model model.keras cat.jpg",
         "predict takes no further argument; got 'cat.jpg' .keras-vit predict --help",
