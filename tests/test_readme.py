@@ -56,6 +56,8 @@ def _everything():
 
 
 def _shortened(place, source):
+    """The source with the values of a short run, and with the folder `hub` of tests/workplace.py as the hub."""
+    source = source.replace("hf://", "hub/")
     for shown, run in SHORTENED.get(place.partition(":")[0], {}).items():
         source = source.replace(shown, run)
     return source

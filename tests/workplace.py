@@ -6,11 +6,56 @@ import shutil
 
 import keras
 import numpy as np
+from clip_vocabulary import END, PAD, write_vocabulary
 from PIL import Image
 
 import keras_vit
 from keras_vit.checkpoints.releases import find_release
 
+TESTS = pathlib.Path(__file__).parent
+# repository on the hub -> the golden case of a task model that stands for it, and the JSON of its image processor
+HUB = {
+    "depth-anything/Depth-Anything-V2-Small-hf": (
+        "depth_anything_relative",
+        {"image_processor_type": "DPTImageProcessor", "keep_aspect_ratio": True, "ensure_multiple_of": 14},
+        {"height": 56, "width": 56},
+    ),
+    "hustvl/yolos-tiny": (
+        "yolos_mid",
+        {"image_processor_type": "YolosImageProcessor"},
+        {"shortest_edge": 48, "longest_edge": 64},
+    ),
+    "google/owlv2-base-patch16-ensemble": (
+        "owlv2",
+        {"image_processor_type": "Owlv2ImageProcessor"},
+        {"height": 32, "width": 32},
+    ),
+    "facebook/sam-vit-base": (
+        "sam_prompts",
+        {"image_processor_type": "SamImageProcessor", "pad_size": {"height": 40, "width": 40}},
+        {"longest_edge": 40},
+    ),
+    "usyd-community/vitpose-base-simple": (
+        "vitpose_simple",
+        {"image_processor_type": "VitPoseImageProcessor"},
+        {"height": 48, "width": 32},
+    ),
+    "tue-mps/coco_panoptic_eomt_large_640": (
+        "eomt_dinov2",
+        {"image_processor_type": "EomtImageProcessor", "do_pad": True},
+        {"shortest_edge": 32, "longest_edge": 32},
+    ),
+    "Intel/dpt-large-ade": (
+        "dpt_segmentation",
+        {"image_processor_type": "DPTImageProcessor", "ensure_multiple_of": 32},
+        {"height": 32, "width": 32},
+    ),
+    "CIDAS/clipseg-rd64-refined": (
+        "clipseg_text",
+        {"image_processor_type": "ViTImageProcessor"},
+        {"height": 24, "width": 24},
+    ),
+}
 CLASSES = ("n02123394_Persian_cat", "n02124075_Egyptian_cat")
 
 
@@ -20,6 +65,8 @@ def make(folder):
     `scenes.npz` has images with masks of four classes.
 
     `clip` is a small CLIP with its text tower and tokenizer.
+
+    `hub` has a folder for each repository of task models, `HUB`, with a small model of the same kind.
 
     `keras` is a cache of Keras (`KERAS_HOME`) in which `weights="imagenet"` of a ViT-Ti/16 is that file.
     `val` has three images that are called as ImageNet's first, and `real.json` right answers for two of them.
@@ -42,11 +89,24 @@ def make(folder):
     cached.symlink_to(folder / "ViT-Ti_16.npz")
     _with_head(small_model(), rng).save(folder / "model.keras")
     keras.utils.clear_session()
-    shutil.copytree(pathlib.Path(__file__).with_name("golden") / "zeroshot_clip_hf", folder / "clip")
+    shutil.copytree(TESTS / "golden" / "zeroshot_clip_hf", folder / "clip")
     (folder / "val" / CLASSES[0]).mkdir(parents=True)
     for number in range(1, 4):
         _draw(rng).save(folder / "val" / CLASSES[0] / f"ILSVRC2012_val_{number:08d}.JPEG")
     (folder / "real.json").write_text(json.dumps([[283], [283, 285], *([] for _ in range(49_998))]))
+    for name in HUB:
+        _write_repository(folder / "hub" / name, *HUB[name])
+
+
+def _write_repository(folder, case, processor, size):
+    """Copies the files of a golden case, and writes how its images are prepared and, for texts, a vocabulary."""
+    shutil.copytree(TESTS / "golden_tasks" / case, folder, ignore=shutil.ignore_patterns("case.json", "io.npz"))
+    (folder / "preprocessor_config.json").write_text(json.dumps({**processor, "size": size}))
+    config = json.loads((folder / "config.json").read_text())
+    if "text_config" in config:
+        write_vocabulary(folder, **PAD)
+        config["text_config"]["eos_token_id"] = END
+        (folder / "config.json").write_text(json.dumps(config))
 
 
 def small_model(**arguments):
