@@ -1,7 +1,7 @@
 """Vision Transformers for Keras and TensorFlow.
 
 The core (configs, layers, models, checkpoints, zoo) is imported at once, so that `keras.models.load_model` finds its
-classes. The other packages (`data`, `analysis`, `evaluation`, `training`, `serving`, `demo`) are imported on first use.
+classes. The other packages (`data`, `tasks`, `analysis` and so on) are imported on first use.
 """
 
 # ruff: noqa: F401, F403 - the imported names are public
@@ -85,7 +85,7 @@ _logs.set_up()
 __version__ = "0.1.0"
 
 # packages and names that are imported on first use; a name -> its module
-_PACKAGES = ("analysis", "data", "demo", "evaluation", "serving", "training")
+_PACKAGES = ("analysis", "data", "demo", "evaluation", "serving", "tasks", "training")
 _FUNCTIONS = {
     "Explanation": "keras_vit.explanation",
     "distribution": "keras_vit.training.distribution",

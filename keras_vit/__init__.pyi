@@ -13,6 +13,7 @@ from keras_vit import evaluation as evaluation
 from keras_vit import layers as layers
 from keras_vit import models as models
 from keras_vit import serving as serving
+from keras_vit import tasks as tasks
 from keras_vit import training as training
 from keras_vit import zoo as zoo
 from keras_vit.autoencoders import load_masked_autoencoder as load_masked_autoencoder

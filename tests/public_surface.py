@@ -19,6 +19,7 @@ PACKAGES = (
     "keras_vit.evaluation",
     "keras_vit.training",
     "keras_vit.serving",
+    "keras_vit.tasks",
     "keras_vit.demo",
     "keras_vit.config",
 )

@@ -62,6 +62,8 @@ CLASSES = ("n02123394_Persian_cat", "n02124075_Egyptian_cat")
 def make(folder):
     """Fills `folder` with `cat.jpg`, class folders in `images`, `drawings.npz`, `ViT-Ti_16.npz` and `model.keras`.
 
+    `person.jpg` is the same image as `cat.jpg`.
+
     `scenes.npz` has images with masks of four classes.
 
     `clip` is a small CLIP with its text tower and tokenizer.
@@ -73,6 +75,7 @@ def make(folder):
     """
     rng = np.random.default_rng(0)
     _draw(rng).save(folder / "cat.jpg")
+    shutil.copy(folder / "cat.jpg", folder / "person.jpg")
     for name in CLASSES:
         (folder / "images" / name).mkdir(parents=True)
         for index in range(2):

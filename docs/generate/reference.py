@@ -24,6 +24,7 @@ _DEFINITIONS = {
     "keras_vit.evaluation.dense_probe": "keras_vit.evaluation.dense_probe.dense_probe",
     "keras_vit.evaluation.few_shot": "keras_vit.evaluation.few_shot.few_shot",
     "keras_vit.evaluation.linear_probe": "keras_vit.evaluation.linear_probe.linear_probe",
+    "keras_vit.tasks.keypoints": "keras_vit.tasks.keypoints.keypoints",
 }
 
 

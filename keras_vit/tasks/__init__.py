@@ -1,6 +1,5 @@
 """Answers of task models in pixels of the image: depth, segments, boxes, keypoints and masks."""
 
-from keras_vit.tasks.answers import predict_task
 from keras_vit.tasks.boxes import Boxes, detected_boxes, example_boxes
 from keras_vit.tasks.depth import DepthMap, depth_map
 from keras_vit.tasks.inputs import Placement, placements, prepare
@@ -28,7 +27,6 @@ __all__ = [
     "masks_in_image",
     "panoptic",
     "placements",
-    "predict_task",
     "prepare",
     "semantic_scores",
 ]

@@ -22,9 +22,10 @@ def detected_boxes(
     threshold: float = 0.5,
     names: Sequence[str] | None = None,
 ) -> "Boxes":
-    """Return the boxes of one image whose best score is above a threshold, in the order of the rows.
+    """Return the boxes of one image whose best score is above a threshold.
 
-    Boxes that overlap are not merged, and edges outside the image are not moved into it.
+    The boxes have the order of the rows. Boxes that overlap are not merged, and edges outside the image are not moved
+    into it.
 
     Args:
         scores: (boxes, classes), in [0, 1]: the softmax without the class of no object for YOLOS, the sigmoid of the
@@ -53,11 +54,11 @@ def example_boxes(
     threshold: float = 0.0,
     overlap: float = 0.3,
 ) -> "Boxes":
-    """Return the boxes of one image that queries of example images find, in the order of the rows.
+    """Return the boxes of one image that queries of example images find.
 
-    A box is dropped if it overlaps with a better box that is kept (non-maximum suppression), or if its score is below
-    the threshold. The scores are then stretched so that the best of the image is 1 and a tenth of it is 0; boxes with 0
-    are dropped.
+    The boxes have the order of the rows. A box is dropped if it overlaps with a better box that is kept (non-maximum
+    suppression), or if its score is below the threshold. The scores are then stretched so that the best of the image is
+    1 and a tenth of it is 0; boxes with 0 are dropped.
 
     Args:
         scores, boxes, place: as in `detected_boxes`, for OWL.
@@ -126,7 +127,14 @@ class Boxes:
         return "\n".join(found) or "  nothing found"
 
     def best(self, count: int | None) -> "Boxes":
-        """Return the boxes with the highest scores, best first; all in their order if `count` is None."""
+        """Return the boxes with the highest scores, best first.
+
+        Args:
+            count: number of boxes; None returns all in their order.
+
+        Raises:
+            ValueError: if the count is not a positive integer.
+        """
         if count is None:
             return self
         kept = np.argsort(-self.scores, kind="stable")[: checks.check_integer("top", count)]

@@ -23,6 +23,9 @@ def depth_map(values: npt.ArrayLike, size: Size, unit: str) -> "DepthMap":
         size: (height, width) of the upright image.
         unit: `metres` or `disparity`.
 
+    Returns:
+        The `DepthMap`
+
     Raises:
         ValueError: on another shape, size or unit.
     """

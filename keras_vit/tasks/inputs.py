@@ -23,10 +23,11 @@ _PILLOW = {
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """Hold where an image is in an input: `input = scale * image + offset`, for x and for y.
+    """Hold where an image is in an input of a model.
 
-    Coordinates of edges, boxes and points are from the corner of the image. Those of a `box` are from the centre of the
-    first pixel: the centres of the first and last pixel of the input lie on the edges of the enlarged box.
+    For x and for y, `input = scale * image + offset`. Coordinates of edges, boxes and points are from the corner of the
+    image. Those of a `box` are from the centre of the first pixel: the centres of the first and last pixel of the input
+    lie on the edges of the enlarged box.
 
     Attributes:
         scale, offset: (x, y).
@@ -40,12 +41,20 @@ class Placement:
     size: tuple[int, int]
 
     def to_input(self, coordinates: np.ndarray) -> np.ndarray:
-        """Map x, y or boxes x0, y0, x1, y1 in pixels of the image, (..., 2) or (..., 4), to pixels of the input."""
+        """Return coordinates of the image in pixels of the input.
+
+        Args:
+            coordinates: x and y, or x0, y0, x1 and y1: (..., 2) or (..., 4).
+        """
         times = coordinates.shape[-1] // 2
         return coordinates * np.tile(self.scale, times) + np.tile(self.offset, times)
 
     def to_image(self, coordinates: np.ndarray) -> np.ndarray:
-        """Map coordinates as in `to_input` from pixels of the input to pixels of the image."""
+        """Return coordinates of the input in pixels of the image.
+
+        Args:
+            coordinates: as in `to_input`.
+        """
         times = coordinates.shape[-1] // 2
         return (coordinates - np.tile(self.offset, times)) / np.tile(self.scale, times)
 
@@ -85,8 +94,9 @@ def placements(
     """Return where an image is in each of its inputs.
 
     Args:
-        preprocessing, boxes: as in `prepare`.
+        preprocessing: as in `prepare`.
         size: (height, width) of the upright image in pixels.
+        boxes: as in `prepare`.
 
     Raises:
         ValueError: on another shape or range.

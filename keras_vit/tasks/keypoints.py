@@ -27,6 +27,9 @@ def flip_average(heatmaps: npt.ArrayLike, flipped: npt.ArrayLike, pairs: Sequenc
         flipped: the same for the mirrored image.
         pairs: indices of the left and right keypoints that change places.
 
+    Returns:
+        The mean, in the shape of the heatmaps
+
     Raises:
         ValueError: if the shapes differ or a pair has no keypoint.
     """
@@ -42,9 +45,10 @@ def flip_average(heatmaps: npt.ArrayLike, flipped: npt.ArrayLike, pairs: Sequenc
 
 
 def heatmap_peaks(heatmaps: npt.ArrayLike, blur: str = "authors") -> tuple[np.ndarray, np.ndarray]:
-    """Return the peak of each heatmap, refined below a pixel (DARK, arXiv 1910.06278).
+    """Return the peak of each heatmap, refined below a pixel.
 
-    A Newton step from the largest pixel, on the logarithm of the blurred heatmap, gives the peak.
+    A Newton step from the largest pixel, on the logarithm of the blurred heatmap, gives the peak (DARK, arXiv
+    1910.06278).
 
     Args:
         heatmaps: (rows, columns, keypoints).
@@ -167,7 +171,7 @@ class Keypoints:
         return np.asarray(picture)
 
     def to_json(self) -> list[list[dict[str, Any]]]:
-        """Return the keypoints of each person as a list of dicts of plain Python values, for `json.dumps`."""
+        """Return a list of dicts of plain Python values per person, for `json.dumps`."""
         names: Sequence[str | None] = self.names or [None] * self.scores.shape[1]
         return [
             [

@@ -92,7 +92,11 @@ class Masks:
 
     @property
     def boxes(self) -> np.ndarray:
-        """Return the box of each mask, its extreme pixels, inclusive: integers x0, y0, x1, y1; zeros if it is empty."""
+        """Return the extreme pixels of each mask, inclusive.
+
+        Returns:
+            (masks, 4), integers x0, y0, x1, y1; zeros if a mask is empty
+        """
         (y0, y1), (x0, x1) = (_ends(self.masks.any(axis)) for axis in (-1, -2))
         return np.where(np.asarray(self.masks.any((-2, -1)))[:, None], np.stack([x0, y0, x1, y1], axis=-1), 0)
 
@@ -119,7 +123,10 @@ class Masks:
         return draw_labels(labels, image)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dict of plain Python values, for `json.dumps`: `runs` are [0 or 1, length] in row-major order."""
+        """Return a dict of plain Python values, for `json.dumps`.
+
+        Its `runs` are [0 or 1, length] in row-major order.
+        """
         _, height, width = self.masks.shape
         found = [
             {"score": score, "box": box, "runs": run_lengths(mask.astype("int8"))}

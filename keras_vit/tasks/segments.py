@@ -19,7 +19,7 @@ _TINY = 1e-6  # added to an area, as in transformers
 
 
 def semantic_scores(mask_logits: npt.ArrayLike, class_logits: npt.ArrayLike, places: Sequence[Placement]) -> np.ndarray:
-    """Return the score of each class at each pixel of a resized image, from its windows.
+    """Return the score of each class at each pixel of a resized image.
 
     Args:
         mask_logits: (windows, rows, columns, queries).
@@ -75,7 +75,9 @@ def instances(
     threshold: float = 0.8,
     names: Sequence[str] | None = None,
 ) -> "Segments":
-    """Return the instances of an image whose score is at least a threshold; later queries are on top.
+    """Return the instances of an image whose score is at least a threshold.
+
+    Where instances overlap, the later query is on top.
 
     Args:
         mask_logits: (rows, columns, queries).
@@ -209,7 +211,10 @@ class LabelMap:
         return draw_labels(self.labels, image)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dict of plain Python values, for `json.dumps`: `runs` are [label, length] in row-major order."""
+        """Return a dict of plain Python values, for `json.dumps`.
+
+        Its `runs` are [label, length] in row-major order.
+        """
         height, width = self.labels.shape
         about = {"height": height, "width": width, "runs": run_lengths(self.labels)}
         return about | ({"names": list(self.names)} if self.names else {})
@@ -267,7 +272,10 @@ class Segments:
         return draw_labels(self.ids, image)
 
     def to_json(self) -> dict[str, Any]:
-        """Return a dict of plain Python values, for `json.dumps`: `runs` are [id, length] in row-major order."""
+        """Return a dict of plain Python values, for `json.dumps`.
+
+        Its `runs` are [id, length] in row-major order.
+        """
         height, width = self.ids.shape
         areas = np.bincount(self.ids[self.ids >= 0], minlength=len(self.labels)).tolist()
         rows = zip(areas, self.labels.tolist(), self.scores.tolist(), strict=True)

@@ -12,7 +12,7 @@ import pytest
 import site_browser
 
 import keras_vit
-from keras_vit import analysis, data, demo, evaluation, serving, training
+from keras_vit import analysis, data, demo, evaluation, serving, tasks, training
 from keras_vit.analysis import plots
 from keras_vit.checkpoints.foreign_names import foreign_names
 from keras_vit.checkpoints.releases import list_releases
@@ -70,7 +70,7 @@ SEARCHED = {
 }
 CONSTRUCTOR_PAGES = ("constructors", "family_constructors")
 NO_MODELS = ("analysis", "fewshot_dual", "fewshot_primal")  # golden cases of functions that work for any model
-PACKAGES = (keras_vit, analysis, plots, data, demo, evaluation, serving, training)
+PACKAGES = (keras_vit, analysis, plots, data, demo, evaluation, serving, tasks, training)
 
 
 class Page(html.parser.HTMLParser):
