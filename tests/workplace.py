@@ -102,14 +102,17 @@ def make(folder):
 
 
 def _write_repository(folder, case, processor, size):
-    """Copies the files of a golden case, and writes how its images are prepared and, for texts, a vocabulary."""
+    """Copies the files of a golden case, and writes its image processor, names of classes and a vocabulary for texts."""
     shutil.copytree(TESTS / "golden_tasks" / case, folder, ignore=shutil.ignore_patterns("case.json", "io.npz"))
     (folder / "preprocessor_config.json").write_text(json.dumps({**processor, "size": size}))
     config = json.loads((folder / "config.json").read_text())
     if "text_config" in config:
         write_vocabulary(folder, **PAD)
         config["text_config"]["eos_token_id"] = END
-        (folder / "config.json").write_text(json.dumps(config))
+    if "id2label" in config:
+        names = ["person", *(f"class {n}" for n in range(1, len(config["id2label"])))]
+        config |= {"id2label": dict(enumerate(names)), "label2id": {name: n for n, name in enumerate(names)}}
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def small_model(**arguments):
