@@ -97,14 +97,19 @@ def make(folder):
     for number in range(1, 4):
         _draw(rng).save(folder / "val" / CLASSES[0] / f"ILSVRC2012_val_{number:08d}.JPEG")
     (folder / "real.json").write_text(json.dumps([[283], [283, 285], *([] for _ in range(49_998))]))
-    for name in HUB:
-        _write_repository(folder / "hub" / name, *HUB[name])
+    make_hub(folder / "hub")
 
 
-def _write_repository(folder, case, processor, size):
-    """Copies the files of a golden case, and writes its image processor, names of classes and a vocabulary for texts."""
+def make_hub(folder):
+    """Fills `folder` with a folder for each repository of `HUB`."""
+    for name, (case, processor, size) in HUB.items():
+        _write_repository(folder / name, case, {**processor, "size": size})
+
+
+def _write_repository(folder, case, processor):
+    """Copies the files of a golden case, and writes its processor, names of classes and a vocabulary for texts."""
     shutil.copytree(TESTS / "golden_tasks" / case, folder, ignore=shutil.ignore_patterns("case.json", "io.npz"))
-    (folder / "preprocessor_config.json").write_text(json.dumps({**processor, "size": size}))
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     config = json.loads((folder / "config.json").read_text())
     if "text_config" in config:
         write_vocabulary(folder, **PAD)

@@ -81,9 +81,10 @@ def test_a_difference_fails():
 
 
 @pytest.fixture(scope="module")
-def hub(tmp_path_factory):
+def hub(tmp_path_factory, workplace):
     """Address of a server with the repositories, whose weights are random."""
     folder = tmp_path_factory.mktemp("hub")
+    workplace.make_hub(folder)
     with Server() as server:
         for name, layout in REPOSITORIES.items():
             files = folder / name
@@ -93,6 +94,7 @@ def hub(tmp_path_factory):
             if layout == "timm":
                 (files / "config.json").write_text(json.dumps(TIMM_CONFIG))
             server.repositories[name] = {"main": files}
+        server.repositories |= {name: {"main": folder / name} for name in workplace.HUB}
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
