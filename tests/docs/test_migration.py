@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import pytest
 from hub_server import Server
-from migration_rows import Row, compared, read
+from migration_rows import SUBSTITUTES, Row, compared, read
 
 import keras_vit
 from keras_vit.checkpoints.releases import find_release
@@ -94,7 +94,7 @@ def hub(tmp_path_factory, workplace):
             if layout == "timm":
                 (files / "config.json").write_text(json.dumps(TIMM_CONFIG))
             server.repositories[name] = {"main": files}
-        server.repositories |= {name: {"main": folder / name} for name in workplace.HUB}
+        server.repositories |= {SUBSTITUTES.get(name, name): {"main": folder / name} for name in workplace.HUB}
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
