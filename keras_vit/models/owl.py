@@ -188,7 +188,7 @@ class OWL(WithTexts, TaskModel):
     def detect(self, images: Tensor, queries: Any, training: bool | None = None) -> dict[str, Tensor]:
         """Return what queries find in images.
 
-        `keras_vit.tasks.open_vocabulary` has the functions that prepare images and select boxes.
+        `keras_vit.tasks` has the functions that prepare images and select boxes.
 
         Args:
             images: (batch, height, width, channels), prepared as for the model itself.
