@@ -224,4 +224,5 @@ if __name__ == "__main__":
         keras.utils.set_random_seed(0)
         rows = {"boxes": draw_boxes, "poses": draw_poses}.get(name, lambda name=name: draw_scenes(name))()
         picture = np.concatenate([np.concatenate(row, axis=1) for row in rows])
-        Image.fromarray(picture).save(REPOSITORY / "docs" / "images" / f"{name}.png", optimize=True)
+        image = Image.fromarray(picture).quantize(dither=Image.Dither.NONE)
+        image.save(REPOSITORY / "docs" / "images" / f"{name}.png", optimize=True)
