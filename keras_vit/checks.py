@@ -193,7 +193,7 @@ def check_indices(name: str, value: Any) -> tuple[int, ...]:
 
 def check_sequence(name: str, value: Any, kind: str, check: Callable[[str, Any], T]) -> tuple[T, ...]:
     """Return `value`, a sequence of `kind`, as a tuple of its checked items."""
-    if not isinstance(value, (tuple, list)):
+    if not isinstance(value, (tuple, list, range)):
         raise ValueError(f"{name} must be a sequence of {kind}; got {name}={quoted(value)}")
     return tuple(check(f"{name}[{index}]", item) for index, item in enumerate(value))
 
