@@ -12,6 +12,7 @@ import keras
 
 from keras_vit import checks
 from keras_vit.checkpoints.assignments import RESIZE_CHOICES
+from keras_vit.checkpoints.config_json import named
 from keras_vit.checkpoints.evidence import read_evidence
 from keras_vit.checkpoints.locate import fetch, locate
 from keras_vit.checkpoints.match import LoadReport, make_plan
@@ -23,6 +24,7 @@ from keras_vit.models import build_model
 from keras_vit.models.base import ImageModel
 from keras_vit.models.encoders import check_model
 from keras_vit.models.layer_states import keep_resize, lora_layers
+from keras_vit.models.task_model import TaskModel
 from keras_vit.progress import progress
 from keras_vit.typing import PathLike
 
@@ -159,7 +161,13 @@ def load_whole(path, given, compile=True):
                 f"= type(model)(model.config.replace(**{changed}), preprocessing=model.preprocessing), "
                 f"then keras_vit.load_weights(new, {file}))"
             )
-    read_evidence(open_checkpoint(path))  # raises a clear error on a damaged file
+    checkpoint = open_checkpoint(path)
+    class_name = (checkpoint.config_json or {}).get("registered_name")
+    known = keras.saving.get_registered_object(str(class_name))
+    if isinstance(known, type) and issubclass(known, TaskModel):
+        with named(repr(str(path))):
+            return keras.saving.load_model(path, compile=compile)
+    read_evidence(checkpoint)  # raises a clear error on a damaged file
     return check_model(keras.saving.load_model(path, compile=compile))
 
 

@@ -111,6 +111,9 @@ def _changed(model, path, changes):
     """Return the model of a `.keras` file with other values of the config, or itself."""
     if not changes:
         return model
+    if isinstance(model, keras_vit.TaskModel):
+        name, value = next(iter(changes.items()))
+        raise ValueError(f"--{name.replace('_', '-')} must be omitted with the task model {path}; got {value}")
     config, description = model.config.replace(**changes), model.get_config()
     description["config"] = config.to_dict()
     description["preprocessing"] = model.preprocessing.at(config.fixed_size or model.preprocessing.image_size).to_dict()

@@ -14,7 +14,8 @@ class TaskModel(Model):
     """Build one functional model of an encoder and a head.
 
     A subclass has `_head`, which makes the outputs from the layers of the encoder; its constructor checks the arguments
-    of the head. The model shares the layers of the encoder, and so its weights.
+    of the head. The model shares the layers of the encoder, and so its weights. `save` keeps the layers of the encoder
+    that the model uses; others, such as its own head, are new in a loaded model.
 
     Args:
         encoder: a `VisionTransformer`; its own pooling and head are not used.
@@ -27,6 +28,7 @@ class TaskModel(Model):
     Attributes:
         origin: what `keras_vit.save_weights` needs of the file of transformers that `keras_vit.load` built the model
             from; None for other models. `save` does not keep it.
+        weights_source: as in `ImageModel`.
 
     Raises:
         TypeError: if the encoder is not a `VisionTransformer`.
@@ -34,6 +36,7 @@ class TaskModel(Model):
 
     origin: Any = None
     sizing: str | None = None  # of the preprocessing, if the encoder has no rule for images of other sizes
+    weights_source: str | None = None
 
     def __init__(self, encoder: VisionTransformer, name: str | None = None, **arguments: Any) -> None:
         checks.check_instance("encoder", encoder, VisionTransformer, "a keras_vit.VisionTransformer")
@@ -70,9 +73,15 @@ class TaskModel(Model):
         """Return the config of the encoder."""
         return self.encoder.config
 
+    @property
+    def preprocessing_source(self) -> str:
+        """Return how the preprocessing of the encoder is known, see `ImageModel`."""
+        return self.encoder.preprocessing_source
+
     def get_config(self):
         encoder = keras.saving.serialize_keras_object(self.encoder)
         about = {"preprocessing": self.preprocessing.to_dict(), "labels": self.labels and [*self.labels]}
+        about["weights_source"] = self.weights_source
         return {"encoder": encoder, "name": self.name, **self._arguments, "keras_vit": about}
 
     @classmethod
@@ -80,5 +89,7 @@ class TaskModel(Model):
         about, arguments = config["keras_vit"], {key: config[key] for key in config if key != "keras_vit"}
         encoder = keras.saving.deserialize_keras_object(arguments.pop("encoder"), custom_objects)
         model = cls(encoder, **arguments)
-        model.labels, model.preprocessing = about["labels"], Preprocessing.from_dict(about["preprocessing"])
+        model.labels = about["labels"] and tuple(about["labels"])
+        model.preprocessing = Preprocessing.from_dict(about["preprocessing"])
+        model.weights_source = about.get("weights_source")
         return model
