@@ -3,7 +3,8 @@
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
-from typing import Self
+from types import ModuleType
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -151,7 +152,18 @@ class Preprocessing(Config):
         size = checks.check_pair("size", size)
         if self.pad:
             return padded(size, self.image_size)
-        return RULES[self.sizing or "stretch"](size, self.image_size, self.longest, self.multiple)
+        height, width = self.apply_rule(np, np.array(size, "float64"))
+        return int(height), int(width)
+
+    def apply_rule(self, xp: ModuleType, size: Any) -> Any:
+        """Return the (height, width) that the rule of `sizing` gives, float64.
+
+        Args:
+            xp: NumPy, or TensorFlow if `size` is a tensor.
+            size: (height, width) of the upright image in pixels, float64.
+        """
+        target = np.array(self.image_size, "float64")
+        return RULES[self.sizing or "stretch"](xp, size, target, self.longest, self.multiple)
 
     @property
     def channels(self) -> int:

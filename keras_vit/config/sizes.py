@@ -1,48 +1,48 @@
 """Rules by which the size of an image becomes that of the input of a task model."""
 
 from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
-# name of the rule -> function of (height, width) of the image, of `size`, `longest` and `multiple`, to (height, width)
-Rule = Callable[[tuple[int, int], tuple[int, int], int | None, int], tuple[int, int]]
+import numpy as np
+
+# function of NumPy, or of TensorFlow for its tensors; of (height, width) of the image and `size`, both float64; and of
+# `longest` and `multiple`; to (height, width), float64
+Rule = Callable[[ModuleType, Any, Any, int | None, int], Any]
 
 
-def _stretched(size, target, longest, multiple):
+def _stretched(xp, size, target, longest, multiple):
     """Each side becomes the wanted one."""
-    height, width = (max(round(wanted / multiple), 1) * multiple for wanted in target)
-    return height, width
+    return xp.maximum(xp.round(target / multiple), 1) * multiple
 
 
-def _nearest(size, target, longest, multiple):
+def _nearest(xp, size, target, longest, multiple):
     """Both sides are scaled by the factor that is nearer to 1; of equal distances, by that of the height."""
-    scale = min((wanted / side for wanted, side in zip(target, size, strict=True)), key=lambda scale: abs(1 - scale))
-    height, width = (max(round(scale * side / multiple), 1) * multiple for side in size)
-    return height, width
+    scales = target / size
+    scale = xp.where(xp.abs(1 - scales[1]) < xp.abs(1 - scales[0]), scales[1], scales[0])
+    return xp.maximum(xp.round(scale * size / multiple), 1) * multiple
 
 
-def _lower_bound(size, target, longest, multiple):
+def _lower_bound(xp, size, target, longest, multiple):
     """Both sides are scaled by the larger factor, and no side is below the wanted one."""
-    scale = max(wanted / side for wanted, side in zip(target, size, strict=True))
-    sides = ((scale * side / multiple, wanted) for side, wanted in zip(size, target, strict=True))
-    height, width = (
-        multiple * (round(count) if round(count) * multiple >= wanted else -int(-count // 1)) for count, wanted in sides
-    )
-    return height, width
+    scales = target / size
+    count = xp.maximum(scales[0], scales[1]) * size / multiple
+    return multiple * xp.where(xp.round(count) * multiple >= target, xp.round(count), -xp.floor(-count))
 
 
-def _shortest(size, target, longest, multiple):
+def _shortest(xp, size, target, longest, multiple):
     """The shorter side becomes the wanted one, or, if the longer one would exceed `longest`, the longer one does.
 
     The order of the operations is that of transformers, whose rounding shows in the sizes.
     """
-    short, long = sorted(size)
-    wanted = exact = min(target)
-    if longest is not None and long / short * wanted > longest:
-        exact = longest * short / long
-        wanted = round(exact)
-    other = long if wanted == short else int(exact * long / short)
-    sides = (wanted, other if longest is None else min(other, longest))
-    height, width = (max(side // multiple, 1) * multiple for side in (sides if size[0] <= size[1] else sides[::-1]))
-    return height, width
+    short, long = xp.minimum(size[0], size[1]), xp.maximum(size[0], size[1])
+    exact, most = min(target), np.inf if longest is None else float(longest)
+    if longest is not None:
+        exact = xp.where(long / short * exact > most, most * short / long, exact)
+    wanted = xp.round(exact)
+    other = xp.minimum(xp.where(wanted == short, long, xp.floor(exact * long / short)), most)
+    sides = xp.where(size[0] <= size[1], xp.stack([wanted, other]), xp.stack([other, wanted]))
+    return xp.maximum(sides // multiple, 1) * multiple
 
 
 def padded(size: tuple[int, int], target: tuple[int, int]) -> tuple[int, int]:
@@ -62,9 +62,9 @@ RULES: dict[str, Rule] = {
     "nearest": _nearest,
     "lower_bound": _lower_bound,
     "shortest": _shortest,
-    "longest": lambda size, target, longest, multiple: _shortest(size, target, max(target), multiple),
+    "longest": lambda xp, size, target, longest, multiple: _shortest(xp, size, target, max(target), multiple),
     "windows": _shortest,
-    "center_padding": lambda size, target, longest, multiple: size,
+    "center_padding": lambda xp, size, target, longest, multiple: size,
     "square": _stretched,
     "box": _stretched,
 }

@@ -20,6 +20,7 @@ _LARGE, _STRIP = 2**20, 2**17  # pixels: larger images are processed in strips, 
 # ratio of the sides of a JPEG to those at which it is decoded -> how many times smaller the result must be; without the
 # factor of 1.5, a ViT-Ti/16 recognised 2 or 3 of 200 images less, with it at most 1
 _RATIOS = {1: 0.0, 2: 2 * 1.5, 4: 4 * 1.5, 8: 8 * 1.5}
+_OF_MANY_SIZES = ("nearest", "lower_bound", "shortest", "center_padding")  # rules of `sizing`
 _ELONGATED = 8  # ratio of height to width above which the height is resized first
 
 
@@ -136,7 +137,8 @@ def resize(preprocessing, image):
 
     This is the first half of `apply`. `preprocessing.rounding` selects the longer side and the start of the crop.
     `bicubic` and `bilinear_antialias` return integers within [0, 255], as Pillow does; the other interpolations are
-    those of `tf.image.resize`. With `pad`, sides are rounded half up, as in SAM's code.
+    those of `tf.image.resize`. With `pad`, sides are rounded half up, as in SAM's code. The rules of `sizing` are those
+    of `keras_vit.tasks.prepare`, except `windows`, `square` and `box`.
     """
     image = match_channels(tf.convert_to_tensor(image), preprocessing.channels)
     if image.dtype not in (tf.uint8, tf.float32):
@@ -145,17 +147,22 @@ def resize(preprocessing, image):
     resizer = _resize_like_tensorflow if kernel is None else _resize_like_pillow
     if kernel is None and not isinstance(preprocessing.size, tuple):
         image = _middle(image)
-    resized = _resized(preprocessing, tf.shape(image)[:2])
-    is_whole = preprocessing.max_tokens or preprocessing.pad
+    resized = resized_sides(preprocessing, tf.shape(image)[:2])
+    is_whole = preprocessing.max_tokens or preprocessing.pad or preprocessing.sizing
     wanted = resized if is_whole else tf.constant(preprocessing.image_size, tf.int64)
     start = (resized - wanted) // 2
     if preprocessing.rounding == "torchvision":
         start += tf.cast((resized - wanted) % 4 == 3, tf.int64)  # Python's round: 1.5 becomes 2, and 2.5 does too
     image = resizer(image, resized, start, wanted, kernel or preprocessing.interpolation)
-    if preprocessing.pad:
-        missing = [(0, side - tf.shape(image)[axis]) for axis, side in enumerate(preprocessing.image_size)]
-        image = _framed(image, missing, [255.0 * value for value in preprocessing.mean])
-    sides = (None, None) if preprocessing.max_tokens else preprocessing.image_size
+    is_centred, has_black = preprocessing.sizing == "center_padding", preprocessing.sizing == "longest"
+    if preprocessing.pad or is_centred or has_black:
+        sides = tf.shape(image)[:2]
+        missing = -sides % preprocessing.multiple if is_centred else preprocessing.image_size - sides
+        before = missing // 2 * is_centred
+        color = [0.0 if has_black else 255.0 * value for value in preprocessing.mean]
+        image = _framed(image, tf.stack([before, missing - before], 1), color)
+    is_open = preprocessing.max_tokens or preprocessing.multiple > 1 or preprocessing.sizing in _OF_MANY_SIZES
+    sides = (None, None) if is_open else preprocessing.image_size
     return tf.ensure_shape(image, (*sides, preprocessing.channels))
 
 
@@ -235,7 +242,7 @@ def _decode_jpeg(contents, max_pixels, scaled_for):
     with tf.control_dependencies([shape]):
         if scaled_for is None:
             return decoded(1)
-        smaller = tf.reduce_min(shape[:2] / tf.cast(_resized(scaled_for, shape[:2]), tf.int32))
+        smaller = tf.reduce_min(shape[:2] / tf.cast(resized_sides(scaled_for, shape[:2]), tf.int32))
         index = tf.reduce_sum(tf.cast(smaller >= [*_RATIOS.values()], tf.int32)) - 1
         return tf.switch_case(index, [functools.partial(decoded, ratio) for ratio in _RATIOS])
 
@@ -340,12 +347,14 @@ def _by_strips(image, axis, work, dtype=None):
     return tf.cond(length * across > _LARGE, in_strips, lambda: work(image))
 
 
-def _resized(preprocessing, shape):
+def resized_sides(preprocessing, shape):
     """Return height and width after the resize and before the crop or the padding, for those of an image: int64."""
     size, shape = preprocessing.size, tf.cast(shape, tf.int64)
     sides = tf.cast(shape, tf.float64)
     if preprocessing.max_tokens:
         return tf.stack(native_grid(*tf.unstack(shape), preprocessing)) * preprocessing.patch_size
+    if preprocessing.sizing:
+        return tf.cast(preprocessing.apply_rule(tf, sides), tf.int64)
     if preprocessing.pad:
         scale = tf.reduce_min(tf.constant(size, tf.float64) / sides)
         return tf.maximum(tf.cast(tf.floor(sides * scale + 0.5), tf.int64), 1)
@@ -358,5 +367,5 @@ def _resized(preprocessing, shape):
 
 def _framed(image, margin, color):
     """Return an image in a frame of one color: `margin` are the rows above and below, the columns left and right."""
-    margin = tf.pad(tf.stack(margin), ((0, 1), (0, 0)))
+    margin = tf.pad(margin, ((0, 1), (0, 0)))
     return tf.where(tf.pad(tf.ones_like(image, tf.bool), margin), tf.pad(image, margin), color)

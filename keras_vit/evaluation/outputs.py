@@ -186,7 +186,9 @@ def probabilities(model, outputs):
 
 
 def logit_names(model):
-    """Return the labels of a classifier; without labels `"class_0"` and so on."""
+    """Return the labels of a classifier; without labels `"class_0"` and so on. Return those of a task model, if any."""
+    if isinstance(model, TaskModel):
+        return model.labels or ()
     return labels_of(model) or tuple(f"class_{n}" for n in range(model.output_shape[-1]))
 
 

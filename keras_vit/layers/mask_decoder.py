@@ -49,11 +49,12 @@ class PromptAttention(Layer):
         self.proj = self.dense(dim, "proj", shape=(None, None, width))
 
     def call(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        width = self.query.units // self.num_heads
         query, key, value = (
-            ops.reshape(x, (*ops.shape(x)[:2], self.num_heads, -1))
+            ops.reshape(x, (*ops.shape(x)[:2], self.num_heads, width))
             for x in (self.query(query), self.key(key), self.value(value))
         )
-        logits = ops.einsum("bqhd,bkhd->bhqk", query / math.sqrt(query.shape[-1]), key)
+        logits = ops.einsum("bqhd,bkhd->bhqk", query / math.sqrt(width), key)
         wide = keras.backend.result_type(logits.dtype, "float32")
         weights = ops.cast(ops.softmax(ops.cast(logits, wide)), value.dtype)
         heads = ops.einsum("bhqk,bkhd->bqhd", weights, value)

@@ -97,7 +97,7 @@ def resize_weights(method, places, old, new):
     Args:
         method: see `resize_position_embedding`, except the methods for tables of offsets.
         places: (...), the rows of the resized table, floats from 0.
-        old: number of rows of the table.
+        old: number of rows of the table; a float tensor if it is known in a call only.
         new: (...), the number of rows of the resized table, floats.
 
     Returns:
@@ -206,7 +206,8 @@ class ResizedTables(Layer):
 
 
 def _rows(old):
-    return np.arange(old, dtype="float32")  # exact, and of the dtype of tensors
+    # exact, and of the dtype of tensors
+    return ops.arange(old, dtype="float32") if ops.is_tensor(old) else np.arange(old, dtype="float32")
 
 
 def _centres(places, old, new, offset=0.0):

@@ -25,14 +25,14 @@ def _resized(maps, axis, new, align_corners):
     old = ops.shape(maps)[axis]
     if isinstance(old, int) and isinstance(new, int) and old == new:
         return maps
-    low, high, share = _neighbours(old, new, align_corners)
+    low, high, share = neighbours(old, new, align_corners)
     shape = [1, 1, 1, 1]
     shape[axis] = -1
     share = ops.cast(ops.reshape(share, shape), maps.dtype)
     return ops.take(maps, low, axis) * (1 - share) + ops.take(maps, high, axis) * share
 
 
-def _neighbours(old, new, align_corners):
+def neighbours(old, new, align_corners):
     """Return for each new row its two old rows, and the share of the second."""
     places = ops.cast(ops.arange(new), "float32")
     old, new = (ops.cast(side, "float32") for side in (old, new))

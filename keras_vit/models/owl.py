@@ -182,7 +182,7 @@ class OWL(WithTexts, TaskModel):
             wanted = f"(queries, {width}) or ({batch}, queries, {width})"
             raise ValueError(f"queries must have the shape {wanted}; got queries of shape {tuple(queries.shape)}")
         if len(queries.shape) == 2:
-            queries = ops.broadcast_to(queries[None], (batch, *queries.shape))
+            queries = ops.broadcast_to(queries[None], (ops.shape(embeddings)[0], *ops.shape(queries)))
         return self._query_logits(embeddings, shifts, scales, queries)
 
     def detect(self, images: Tensor, queries: Any, training: bool | None = None) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from keras_vit.compat.graph import sublayers
 from keras_vit.data import images as readers
 from keras_vit.evaluation.outputs import check_classifier, check_preprocessing, has_zero_head, logit_names
 from keras_vit.logs import LOGGER
-from keras_vit.models import ImageModel, Model, clone, merge_lora
+from keras_vit.models import ImageModel, Model, TaskModel, clone, merge_lora
 from keras_vit.models.encoders import check_model, find_encoder, labels_of, preprocessing_of, shared_graph
 from keras_vit.models.layer_states import lora_layers
 from keras_vit.serving.formats import FORMATS, check_packages, resolve_options
@@ -41,7 +41,7 @@ _MODEL, _JOB, _ARRAYS = "model.keras", "job.json", "arrays.npz"
 
 
 def export(
-    model: ImageModel,
+    model: ImageModel | TaskModel,
     path: PathLike,
     format: str = "saved_model",
     version: int | None = None,
@@ -80,9 +80,20 @@ def export(
       a request have one size, which the patch size must divide unless the model pads;
     - `attention`, only on request: `image_bytes` -> `attention`, float32 (batch, rows, columns), attention rollout.
 
-    For an unreadable image, the outputs are zeros, empty classes and the reason in `error`, string (batch,), which is
-    empty for other images. The folder also contains `assets/labels.txt` with one class per line, warm-up requests in
-    `assets.extra`, and `README.txt` with the commands to serve the model. Every weight is stored once.
+    A task model has the signatures:
+
+    - `serving_default`, of `DPT`, `DPTSegmentation`, `EoMT` and `YOLOS`: `image_bytes`, files of images of one size ->
+      the attributes of the answer of `keras_vit.predict`, in pixels of the images: `values` of a `DepthMap`, `labels`
+      of a `LabelMap` (for `EoMT` with `segments="semantic"`), or `boxes`, `scores` and `labels` of all `Boxes`. A model
+      whose preprocessing has the rule `windows` has no such signature. An unreadable image fails its request;
+    - `arrays`: `images`, as `keras_vit.tasks.prepare` makes them, and prompts: `queries` (queries, width) of `OWL`,
+      `condition` (batch, width) of `CLIPSeg`, `points` and `labels` of `SAM` -> the outputs of the model, which the
+      functions of `keras_vit.tasks` turn into answers.
+
+    For an unreadable image, the outputs of a classifier are zeros, empty classes and the reason in `error`, string
+    (batch,), which is empty for other images. The folder also contains `assets/labels.txt` with one class per line,
+    warm-up requests in `assets.extra`, and `README.txt` with the commands to serve the model. Every weight is
+    stored once.
 
     `onnx` (`model.onnx`), `litert` (`model.tflite`) and `openvino` (`model.xml`, `model.bin`) have the input and the
     output of the signature `images`, with the same names (LiteRT: in its signature): `images`, which are already
@@ -90,20 +101,22 @@ def export(
     them. All formats contain a `model_card.json`.
 
     Args:
-        model: a classifier of this package, on any backend, or a functional Keras model with layers after one, such as
-            a new head. All layers are exported, with the preprocessing of the model inside, or with
-            `model.preprocessing` if the user has set it.
+        model: a classifier or task model of this package, on any backend, or a functional Keras model with layers after
+            a classifier, such as a new head. All layers are exported, with the preprocessing of the model inside, or
+            with `model.preprocessing` if the user has set it.
         path: folder of the versions; created if absent. TensorFlow cannot load a SavedModel from a path with `[`.
-        format: `"saved_model"`, `"onnx"`, `"litert"` or `"openvino"`; all but the first need the extra `[export]`.
+        format: `"saved_model"`, `"onnx"`, `"litert"` or `"openvino"`; all but the first need the extra `[export]`
+            and a classifier.
         version: number of the version folder, 1 or above; None uses the next number.
         signatures: (saved_model) names of signatures; None for all but `native` and `attention`.
         top: (saved_model) classes per image, 5 by default; all classes if the model has fewer.
         tokens: (saved_model) whether `features` also returns the tokens.
         on_error: (saved_model) `"row"`, the default, as above; with `"raise"` an unreadable image fails its whole
             request, and there is no output `error`.
-        max_pixels: (saved_model) maximum height times width of an image, 64 million by default, checked in its header
-            before memory is allocated. An image of this size needs about 200 MB, 400 MB if EXIF rotates it, 750 MB as a
-            BMP. The limit for a progressive JPEG is a third of it.
+        max_pixels: (saved_model) maximum height times width of an image, 64 million by default, checked in its
+            header before memory is allocated. Task models have no other option of the format. An image of this size
+            needs about 200 MB, 400 MB if EXIF rotates it, 750 MB as a BMP. The limit for a progressive JPEG is a
+            third of it.
         native_pixels: (saved_model) maximum height times width of the images of `native`, 2048 * 2048 by default; a
             request with larger ones fails before the model runs.
         jit_compile: (saved_model) whether XLA compiles the model, once per size of a batch.
@@ -113,8 +126,8 @@ def export(
         calibration: (openvino) images for the calibration, as in `keras_vit.preprocess`: a few hundred typical ones.
         check: True compares on eight generated images; a list of paths or bytes of encoded images compares on these;
             False skips the comparison, and `inputs`, `outputs` and `check` in the model card are null.
-        tolerance: maximum difference, relative to the larger of 1 and an output's maximum; None uses 1e-4, with float16
-            0.02, with bfloat16 0.1 and with quantization 0.25.
+        tolerance: maximum difference, relative to the larger of 1 and an output's maximum, or a tenth of the share of
+            `labels` that differ; None uses 1e-4, with float16 0.02, with bfloat16 0.1 and with quantization 0.25.
         force: whether to export a model whose head is all zeros, or whose preprocessing is only assumed.
 
     Returns:
@@ -135,9 +148,12 @@ def export(
     known = {name for row in FORMATS.values() for name in row.options}
     given = {name: value for name, value in locals().items() if name in known}
     checks.check_choice("format", format, FORMATS)
-    encoder, model = find_encoder(model) or shared_graph(model), _whole(model)
+    is_task = isinstance(model, TaskModel)
+    encoder, model = (model, model) if is_task else (find_encoder(model) or shared_graph(model), _whole(model))
     _check_model(model, encoder, checks.check_flag("force", force))
     options = resolve_options(format, given)
+    if format != "saved_model" and is_task:
+        raise ValueError(f"format must be 'saved_model' for task models, such as {model.name}; got {format!r}")
     if format != "saved_model" and model.preprocessing.max_tokens is not None:
         raise ValueError(f"format must be 'saved_model' for sequences of patches, as {model.name} has; got {format!r}")
     FORMATS[format].check(model, {name for name, value in given.items() if value is not None}, **options)
@@ -239,6 +255,8 @@ def _read(model, images):
 
 def _model_card(model, encoder, format, options):
     """Return the content of model_card.json, as far as it is known before the check."""
+    if isinstance(model, TaskModel):
+        options = {"max_pixels": options["max_pixels"]}
     if options.get("calibration") is not None:
         options = {**options, "calibration": f"{len(options['calibration'])} images"}
     order = ", red first" if model.preprocessing.channels == 3 else ""
@@ -250,7 +268,7 @@ def _model_card(model, encoder, format, options):
         "inputs": None,
         "outputs": None,
         "range": f"pixels have values from 0 to 255, channels last{order}; they are standardised in the model",
-        "resizing": "in the model, except for `native`" if format == "saved_model" else by_caller,
+        "resizing": "in the model, except for `native` and `arrays`" if format == "saved_model" else by_caller,
         "preprocessing": model.preprocessing.to_dict(),
         "preprocessing_source": "stated" if encoder is None else encoder.preprocessing_source,
         "labels": logit_names(model),

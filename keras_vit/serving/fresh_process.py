@@ -21,11 +21,11 @@ def run(format, folder, inputs):
         folder: `pathlib.Path` of the export.
         inputs: dict of arrays: `images`, float32 (images, height, width, channels), for `native` and other formats; for
             a SavedModel also `file_0` and so on, uint8, the encoded images, and `pixels_0` and so on, uint8 (height,
-            width, channels).
+            width, channels); for a task model also `INPUT_0` and so on for each input of its signature `arrays`.
 
     Returns:
-        A dict from the name of an output to its array, and the inputs and outputs of the exported model: a dict of two
-        lists of {name, dtype, shape}.
+        A dict from the name of an output to its array, of a task model to its values in one row; and the inputs and
+        outputs of the exported model: a dict of two lists of {name, dtype, shape}.
     """
     if format == "saved_model":
         return _run_saved_model(folder, inputs)
@@ -37,22 +37,32 @@ def run(format, folder, inputs):
 
 
 def _run_saved_model(folder, inputs):
-    """Call every signature: with files in batches, with pixels one at a time, because their sizes differ."""
+    """Call every signature: with files in batches, with pixels one at a time, because their sizes differ.
+
+    A task model is called with one image at a time, as the sizes of its answers differ.
+    """
     import tensorflow as tf
 
     loaded = tf.saved_model.load(str(folder))
     files = [array.tobytes() for name, array in inputs.items() if name.startswith("file_")]
-    batches = [tf.constant(files[start : start + _BATCH]) for start in range(0, len(files), _BATCH)]
+    is_task = "arrays" in loaded.signatures
+    step = 1 if is_task else _BATCH
+    batches = [tf.constant(files[start : start + step]) for start in range(0, len(files), step)]
     pixels = [array[None] for name, array in inputs.items() if name.startswith("pixels_")]
     outputs, description = {}, {"inputs": [], "outputs": []}
     for name, signature in loaded.signatures.items():
-        ((key, spec),) = signature.structured_input_signature[1].items()
-        calls = batches if spec.dtype == tf.string else [tf.cast(image, spec.dtype) for image in pixels]
-        calls = [tf.constant(inputs["images"])] if name == "native" else calls
-        answers = [signature(**{key: call}) for call in calls]
-        description["inputs"].append(_described(f"{name}/{key}", spec.dtype.name, spec.shape))
+        specs = signature.structured_input_signature[1]
+        if name == "arrays":
+            calls = [{key: tf.constant(inputs[f"{key}_{number}"]) for key in specs} for number in range(len(files))]
+        else:
+            ((key, spec),) = specs.items()
+            calls = batches if spec.dtype == tf.string else [tf.cast(image, spec.dtype) for image in pixels]
+            calls = [{key: call} for call in ([tf.constant(inputs["images"])] if name == "native" else calls)]
+        answers = [signature(**call) for call in calls]
+        description["inputs"] += [_described(f"{name}/{key}", one.dtype.name, one.shape) for key, one in specs.items()]
         for output, spec in signature.structured_outputs.items():
-            outputs[f"{name}/{output}"] = _array(np.concatenate([answer[output].numpy() for answer in answers]))
+            values = [answer[output].numpy() for answer in answers]
+            outputs[f"{name}/{output}"] = _array(np.concatenate([x.ravel() for x in values] if is_task else values))
             description["outputs"].append(_described(f"{name}/{output}", spec.dtype.name, spec.shape))
     return outputs, description
 

@@ -4,7 +4,7 @@ import pathlib
 import re
 
 from keras_vit.files import read_toml
-from keras_vit.serving.signatures import SIGNATURES, class_scores
+from keras_vit.serving.signatures import class_scores
 
 _TEMPLATE = pathlib.Path(__file__).with_suffix(".txt")
 _FILES = """\
@@ -27,32 +27,35 @@ def server_name(name):
     return re.sub(r"[^A-Za-z0-9_.-]", "_", name)
 
 
-def instructions(name, functions, size, *, on_error, max_pixels):
+def instructions(name, functions, about, size, *, on_error, max_pixels):
     """Return the text of README.txt.
 
     Args:
         name: name of the model on the server, see `server_name`.
         functions: dict from the name of a signature to its concrete function.
+        about: dict from the name of a signature to its description.
         size: usual (height, width) of the images.
         on_error, max_pixels: options of the export.
     """
     calls = {signature: _call(signature, function, size) for signature, function in functions.items()}
-    of_files = [signature for signature, (spec, *_) in calls.items() if spec.name == "image_bytes"]
+    of_files = [signature for signature, (specs, *_) in calls.items() if specs[0].name == "image_bytes"]
     requests = [
         _REQUEST.format(name=name, signature=signature, instance=instance)
         for signature, (_, instance, _) in calls.items()
+        if instance is not None
     ]
     signature = (of_files or list(functions))[0]
-    spec, _, value = calls[signature]
+    specs, _, values = calls[signature]
     return _TEMPLATE.read_text(encoding="utf-8").format(
         name=name,
-        signatures="\n".join(_signature(signature, function) for signature, function in functions.items()),
+        signatures="\n".join(_signature(signature, functions[signature], about[signature]) for signature in functions),
         files=f"{_FILES.format(max_pixels=max_pixels)}\n{_ERRORS[on_error]}\n\n" if of_files else "",
-        requests="\n".join(requests),
+        requests="With REST:\n\n" + "\n".join(requests) if requests else "",
         signature=signature,
-        key=spec.name,
-        value=value,
-        dtype=spec.dtype.name,
+        inputs="\n".join(
+            f'  request.inputs["{spec.name}"].CopyFrom(tf.make_tensor_proto({value}, tf.{spec.dtype.name}))'
+            for spec, value in zip(specs, values, strict=True)
+        ),
     )
 
 
@@ -74,20 +77,23 @@ def file_instructions(format, model):
 
 
 def _call(signature, function, size):
-    """Return the input of a signature (a `TensorSpec`), an image for REST in JSON, and a batch for gRPC in Python."""
-    (spec,), _ = function.structured_input_signature
-    if spec.name == "image_bytes":
-        return spec, """{"image_bytes": {"b64": "'$(base64 -w0 cat.jpg)'"}}""", '[pathlib.Path("cat.jpg").read_bytes()]'
-    pixel = [127] * spec.shape[-1]
+    """Return the inputs of a signature (`TensorSpec`), an image for REST in JSON or None, and batches for gRPC."""
+    specs, _ = function.structured_input_signature
+    if specs[0].name == "image_bytes":
+        rest = """{"image_bytes": {"b64": "'$(base64 -w0 cat.jpg)'"}}"""
+        return specs, rest, ['[pathlib.Path("cat.jpg").read_bytes()]']
+    if signature == "arrays":
+        return specs, None, [f"np.load({spec.name + '.npy'!r})" for spec in specs]
+    pixel = [127] * specs[0].shape[-1]
     if signature == "native":  # image.json: a list of rows of pixels
-        return spec, "'$(cat image.json)'", f"[[[{pixel}] * {size[1]}] * {size[0]}]"
-    return spec, f"[[{pixel}, {pixel}], [{pixel}, {pixel}]]", f"[[[{pixel}]]]"
+        return specs, "'$(cat image.json)'", [f"[[[{pixel}] * {size[1]}] * {size[0]}]"]
+    return specs, f"[[{pixel}, {pixel}], [{pixel}, {pixel}]]", [f"[[[{pixel}]]]"]
 
 
-def _signature(name, function):
-    lines = [f"  {name}: {SIGNATURES[name][1]}"]
-    (taken,), _ = function.structured_input_signature
-    for arrow, specs in (("<-", {taken.name: taken}), ("->", function.structured_outputs)):
+def _signature(name, function, about):
+    lines = [f"  {name}: {about}"]
+    taken, _ = function.structured_input_signature
+    for arrow, specs in (("<-", {spec.name: spec for spec in taken}), ("->", function.structured_outputs)):
         for key, spec in specs.items():
             sides = ["batch", *("any" if side is None else str(side) for side in spec.shape[1:])]
             lines.append(f"    {arrow} {key}: {spec.dtype.name} [{', '.join(sides)}]")

@@ -11,10 +11,11 @@ from keras_vit.analysis import rollout_model
 from keras_vit.config.base import Check, one_of
 from keras_vit.data import preprocessing as preparation
 from keras_vit.evaluation.outputs import logit_names
-from keras_vit.models import ImageModel, check_not_quantized, with_dtype
+from keras_vit.models import ImageModel, TaskModel, check_not_quantized, with_dtype
 from keras_vit.serving.instructions import instructions, server_name
 from keras_vit.serving.self_check import sample_files
 from keras_vit.serving.signatures import DEFAULT_SIGNATURES, SIGNATURES, make_signatures
+from keras_vit.serving.tasks import TASK_SIGNATURES, example_arrays, make_task_signatures
 
 _COMPUTE_DTYPES = {None: None, "float32": "float32", "bfloat16": "mixed_bfloat16"}
 _OF_FILES = tuple(name for name, (dtype, _) in SIGNATURES.items() if dtype == tf.string)
@@ -51,6 +52,10 @@ def check_saved_model(model, given, *, signatures, tokens, native_pixels, comput
 
     `given` contains the options that the user has set; those without effect raise an error.
     """
+    if isinstance(model, TaskModel):
+        if others := sorted(given - {"max_pixels"}):
+            raise ValueError(f"{others[0]} is an option for classifiers; got it for a {type(model).__name__}")
+        return
     for option, owners in _BELONGS_TO.items():
         if option in given and not set(owners) & set(signatures):
             raise ValueError(f"{option} belongs to the signatures {owners}; got signatures={tuple(signatures)}")
@@ -78,14 +83,20 @@ def write_saved_model(model, folder, *, signatures, compute_dtype, **options):
     # ExportArchive writes every weight twice.
     module = tf.Module()
     module.variables_of_model = [variable.value for variable in model.variables]
-    functions = make_signatures(model, signatures=tuple(dict.fromkeys(signatures)), **options)
+    about, max_pixels = {name: text for name, (_, text) in SIGNATURES.items()}, options["max_pixels"]
+    if isinstance(model, TaskModel):
+        functions, about, on_error = make_task_signatures(model, max_pixels), TASK_SIGNATURES, "raise"
+    else:
+        functions = make_signatures(model, signatures=tuple(dict.fromkeys(signatures)), **options)
+        on_error = options["on_error"]
     with quiet():
         tf.saved_model.save(module, str(folder), signatures=functions)
-    (folder / "assets" / "labels.txt").write_text("\n".join(logit_names(model)) + "\n", encoding="utf-8")
-    name, max_pixels = server_name(model.name), options["max_pixels"]
+    labels = "".join(f"{label}\n" for label in logit_names(model))
+    (folder / "assets" / "labels.txt").write_text(labels, encoding="utf-8")
+    name = server_name(model.name)
     _write_warmup(folder, name, {signature: _request(model, signature, max_pixels) for signature in functions})
     size = model.preprocessing.image_size
-    text = instructions(name, functions, size, on_error=options["on_error"], max_pixels=max_pixels)
+    text = instructions(name, functions, about, size, on_error=on_error, max_pixels=max_pixels)
     (folder / "README.txt").write_text(text, encoding="utf-8")
 
 
@@ -104,6 +115,9 @@ def quiet():
 def _request(model, signature, max_pixels):
     """Return the inputs of a call with one image, a small one if the request contains its pixels."""
     first, *_, small = sample_files(4, max_pixels)
+    if signature == "arrays":
+        small = preparation.decode(tf.constant(small), model.preprocessing.channels)
+        return example_arrays(model, small.numpy())
     dtype, _ = SIGNATURES[signature]
     if dtype == tf.string:
         return {"image_bytes": np.array([first], object)}

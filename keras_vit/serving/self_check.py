@@ -16,11 +16,14 @@ import tensorflow as tf
 
 from keras_vit.data import preprocessing as preparation
 from keras_vit.evaluation.outputs import logit_names, probabilities
+from keras_vit.models import TaskModel
 from keras_vit.serving.signatures import class_scores, output_model
+from keras_vit.serving.tasks import example_arrays, expected_outputs
 
 # Dtype -> maximum difference of an output, relative to the larger of 1 and its maximum. The rounding errors of bfloat16
 # and int8 depend on the model, so these limits detect defects rather than small losses of precision.
 TOLERANCES = {"float32": 1e-4, "float16": 0.02, "bfloat16": 0.1, "int8": 0.25}
+_OF_LABELS = 0.1  # weight of labels that differ, as rounding decides between equal scores: 1e-4 allows one in 1000
 _BATCH = 8
 _SCRIPT = pathlib.Path(__file__).with_name("fresh_process.py")
 _SAMPLES = (("JPEG", (240, 320)), ("PNG", (224, 224)), ("JPEG", (400, 200)), ("BMP", (97, 131)))  # height, width
@@ -62,8 +65,12 @@ def self_check(model, folder, format, files, pixels, tolerance):
         ExportError: if the process fails, the export cannot read an image, or an output differs by more than the
             tolerance.
     """
-    is_fixed = format == "saved_model" and (model.preprocessing.max_tokens or None not in model.input_shape[1:])
-    inputs = {} if is_fixed else {"images": resized(model, pixels)}
+    is_task = isinstance(model, TaskModel)
+    is_fixed = is_task or model.preprocessing.max_tokens or None not in model.input_shape[1:]
+    inputs = {} if format == "saved_model" and is_fixed else {"images": resized(model, pixels)}
+    if is_task:
+        arrays = (example_arrays(model, image).items() for image in pixels)
+        inputs = {f"{name}_{number}": array for number, row in enumerate(arrays) for name, array in row}
     if format == "saved_model":
         inputs |= {f"file_{index}": np.frombuffer(file, np.uint8) for index, file in enumerate(files)}
         inputs |= {f"pixels_{index}": image for index, image in enumerate(pixels)}
@@ -122,6 +129,8 @@ def resized(model, pixels):
 
 def _compare(model, pixels, given):
     """Return a dict of differences, and the number of images with the same top-1 class (None if no output shows it)."""
+    if isinstance(model, TaskModel):
+        return {name: _difference(given[name], x) for name, x in expected_outputs(model, pixels).items()}, None
     expected = _expected(model, pixels, {name.rpartition("/")[2] for name in given})
     classes = expected[class_scores(model)]
     differences, agreements = {}, []
@@ -160,6 +169,9 @@ def _expected(model, pixels, names):
 
 
 def _difference(values, expected):
+    """Return the largest difference, or, of integers, a tenth of the share of those that differ."""
     if values.shape != expected.shape or not np.isfinite(values).all():
         return float("inf")
+    if values.dtype.kind == "i":
+        return float((values != expected).mean()) * _OF_LABELS
     return float(np.abs(values - expected).max() / max(1.0, np.abs(expected).max()))

@@ -38,8 +38,8 @@ def predict_task(
         TypeError: on an option that its kind does not have.
         ValueError: if an option is out of range or does not fit the images.
     """
-    kind = next(kind for kind in _KINDS if isinstance(model, kind))
-    run, answer = _KINDS[kind]
+    kind = next(kind for kind in KINDS if isinstance(model, kind))
+    run, answer = KINDS[kind]
     known = [*inspect.signature(answer).parameters][4:]
     unknown = next((name for name in options if name not in known), None)
     if unknown is not None:
@@ -207,7 +207,7 @@ def _forward(model):
 
 
 # kind -> function of the model to what runs on its inputs; function of the model, outputs, placements, size and options
-_KINDS: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
+KINDS: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
     CLIPSeg: (lambda model: lambda inputs: inputs, _text_masks),
     DPT: (_forward, _depth),
     DPTSegmentation: (_forward, _classes),
