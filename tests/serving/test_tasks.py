@@ -48,28 +48,20 @@ def depth():
     return model
 
 
-@pytest.fixture(scope="module")
-def exported(depth, tmp_path_factory):
-    return export(depth, tmp_path_factory.mktemp("depth"), check=[photograph(0, (40, 56))[0]])
-
-
-def test_depth_of_photographs_of_other_sizes(depth, exported):
-    served = tf.saved_model.load(str(exported)).signatures["serving_default"]
-    for size in ((70, 101), (90, 45)):
-        files, photos = zip(*(photograph(seed, size) for seed in (1, 2)), strict=True)
-        (found,) = served(image_bytes=tf.constant(files)).values()
-        expected = np.stack([answer.values for answer in keras_vit.predict(depth, list(photos))])
-        # bicubic pixels differ from Pillow's by 1 of 255 in a few of 10,000
-        np.testing.assert_allclose(found, expected, atol=2e-3 * np.ptp(expected))
+def test_depth_of_photographs_of_other_sizes(depth, tmp_path):
+    exported = export(depth, tmp_path / "depth", check=[photograph(0, (40, 56))[0]])
+    signatures = tf.saved_model.load(str(exported)).signatures
+    assert {*signatures} == {"serving_default", "arrays"}
+    served = signatures["serving_default"]
+    files, photos = zip(*(photograph(seed, (70, 101)) for seed in (1, 2)), strict=True)
+    (found,) = served(image_bytes=tf.constant(files)).values()
+    expected = np.stack([answer.values for answer in keras_vit.predict(depth, list(photos))])
+    # bicubic pixels differ from Pillow's by 1 of 255 in a few of 10,000
+    np.testing.assert_allclose(found, expected, atol=2e-3 * np.ptp(expected))
     with pytest.raises(tf.errors.InvalidArgumentError):
         served(image_bytes=tf.constant([photograph(1, (30, 40))[0], photograph(1, (40, 30))[0]]))
     with pytest.raises(tf.errors.InvalidArgumentError):
         served(image_bytes=tf.constant([b"no image"]))
-
-
-def test_arrays_and_the_folder(depth, exported):
-    signatures = tf.saved_model.load(str(exported)).signatures
-    assert {*signatures} == {"serving_default", "arrays"}
     inputs, _ = tasks.prepare(photograph(3, (50, 60))[1], depth.preprocessing)
     (found,) = signatures["arrays"](images=tf.constant(inputs)).values()
     np.testing.assert_allclose(found, np.asarray(depth(inputs)), atol=1e-5)
@@ -83,6 +75,7 @@ def test_arrays_and_the_folder(depth, exported):
     assert text.count("curl -d @-") == 1 and "An unreadable image fails its request." in text
 
 
+@pytest.mark.slow
 def test_a_difference_removes_the_export(depth, tmp_path, monkeypatch):
     right = self_check.expected_outputs
     wrong = {"serving_default/values": lambda x: x + 0.01, "arrays/values": lambda x: x}
