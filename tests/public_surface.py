@@ -23,7 +23,7 @@ PACKAGES = (
     "keras_vit.demo",
     "keras_vit.config",
 )
-_KERAS = (keras.layers.Layer, keras.Model, keras.callbacks.Callback)
+_KERAS = (keras.layers.Layer, keras.Model, keras.callbacks.Callback, keras.losses.Loss)
 
 
 class Public(typing.NamedTuple):
@@ -34,7 +34,7 @@ class Public(typing.NamedTuple):
         value: the function or class; of a property, the function behind it.
         owner: class of a method or property, None of others.
         is_property: whether it is read like an attribute.
-        is_keras: whether it stands in for a method of Keras's layers, models or callbacks, whose documentation holds.
+        is_keras: whether it stands in for a method of a class of `_KERAS`, whose documentation holds.
     """
 
     name: str

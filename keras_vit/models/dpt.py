@@ -196,7 +196,9 @@ def _neck(encoder, blocks, neck_widths, fusion_width, readout, normalised, same_
     x, added = levels.pop(), None  # the deepest level has nothing to add
     for number in range(len(SCALES)):
         like = levels[-1] if same_size and levels else None
-        x = Fusion(batch_norm, use_bias, name=f"fusion_{number}", **own)(x, added, like)
+        fusion = Fusion(batch_norm, use_bias, name=f"fusion_{number}", **own)
+        x = fusion(x, added, like)
+        fusion.unit1.trainable = added is not None
         added = levels.pop() if levels else None
     return x, patches
 

@@ -7,10 +7,11 @@ import keras
 from keras_vit import checks
 from keras_vit.config import Preprocessing, ViTConfig
 from keras_vit.models.base import Model
+from keras_vit.models.training_model import PartlyTrained
 from keras_vit.models.vit import VisionTransformer
 
 
-class TaskModel(Model):
+class TaskModel(PartlyTrained, Model):
     """Build one functional model of an encoder and a head.
 
     A subclass has `_head`, which makes the outputs from the layers of the encoder; its constructor checks the arguments
@@ -45,6 +46,7 @@ class TaskModel(Model):
     def _finish(self, encoder, inputs, outputs, name, arguments):
         """Initialise the functional model with these inputs and outputs."""
         Model.__init__(self, inputs=inputs, outputs=outputs, name=name or type(self).__name__.lower())
+        self._reached = frozenset(id(variable) for layer in self.layers for variable in layer.variables)
         # a function, because Keras would track the encoder as a sub-layer with every weight a second time
         self._get_encoder = lambda: encoder
         self._arguments = arguments
@@ -67,6 +69,9 @@ class TaskModel(Model):
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the head by name."""
         return dict(self._arguments)
+
+    def _untrained(self):  # what the outputs do not depend on, such as a text tower
+        return {id(variable) for variable in self.variables} - self._reached
 
     @property
     def config(self) -> ViTConfig:
