@@ -173,15 +173,15 @@ def draw_scenes(name):
 
 def draw_boxes():
     """Return drawings with the boxes of their own shapes and scores written by hand: no model found them."""
-    pictures = []
+    drawn = []
     for seed in (1_000_008, 1_000_017):
         image, classes, _ = scene(np.random.default_rng(seed))
         labels = [label for label in range(len(SHAPES)) if (classes == label).any()]
         places = [np.nonzero(classes == label) for label in labels]
         edges = [[x.min(), y.min(), x.max() + 1, y.max() + 1] for y, x in places]
         names = [SHAPES[label] for label in labels]
-        pictures.append(tasks.Boxes(edges, [0.9, 0.8, 0.7][: len(labels)], labels, names).draw(image))
-    return [pictures]
+        drawn.append(tasks.Boxes(edges, [0.9, 0.8, 0.7][: len(labels)], labels, names).draw(image))
+    return [drawn]
 
 
 def draw_poses():
@@ -200,13 +200,13 @@ def draw_poses():
         inputs.append(prepared[0])
         heatmaps.append(np.exp(-distance / 8).astype("float16"))  # a standard deviation of 2 pixels
     train(model, np.stack(inputs), np.stack(heatmaps), heatmap_loss, EPOCHS["poses"])
-    pictures = []
+    drawn = []
     for seed in (1_000_000, 1_000_003):
         image, points = persons(np.random.default_rng(seed), 2)
         answer = keras_vit.predict(model, image, boxes=[around(one) for one in points])[0]
         print(f"mean distance {np.linalg.norm(answer.xy - points, axis=-1).mean():.2f} pixels")
-        pictures.append(answer.draw(image))
-    return [pictures]
+        drawn.append(answer.draw(image))
+    return [drawn]
 
 
 def persons(rng, count):
@@ -223,6 +223,6 @@ if __name__ == "__main__":
     for name in sys.argv[1:] or ("depth", "boxes", "poses", "masks"):
         keras.utils.set_random_seed(0)
         rows = {"boxes": draw_boxes, "poses": draw_poses}.get(name, lambda name=name: draw_scenes(name))()
-        picture = np.concatenate([np.concatenate(row, axis=1) for row in rows])
-        image = Image.fromarray(picture).quantize(dither=Image.Dither.NONE)
+        figure = np.concatenate([np.concatenate(row, axis=1) for row in rows])
+        image = Image.fromarray(figure).quantize(dither=Image.Dither.NONE)
         image.save(REPOSITORY / "docs" / "images" / f"{name}.png", optimize=True)

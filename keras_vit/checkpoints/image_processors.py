@@ -53,15 +53,14 @@ def huggingface_preprocessing(values, class_name=None):
     kind = re.sub("(FeatureExtractor|ImageProcessor)(Fast|Pil)?$", "", kind)
     defaults = _PROCESSORS.get(kind, _PROCESSORS["ViT"])
     values = defaults | {key: value for key, value in values.items() if value is not None}
-    is_centred = kind == "DPT" and values.get("do_resize") is False and flag(values, "do_pad")  # facebook/dpt-dinov2
+    size, rule = _of_task(kind, values) or _size(values)
+    is_centred = rule.get("sizing") == "center_padding"
     unit = 255 if is_centred and values.get("do_rescale") is False else 1  # of mean and std
     for key in () if is_centred else ("do_resize", "do_rescale"):
         checked_value(key, values.get(key, True), [True])
     scale = checks.check_positive("rescale_factor", values.get("rescale_factor", 1 / 255))
     if not math.isclose(scale, 1 / 255, rel_tol=1e-4):
         raise ValueError(f"rescale_factor must be 1 / 255 for a model of keras_vit; got {scale!r}")
-    rule = {"sizing": "center_padding", "multiple": values.get("size_divisor") or 1} if is_centred else None
-    size, rule = (_size(values)[0], rule) if rule else _of_task(kind, values) or _size(values)
     crop = values.get("crop_size") if flag(values, "do_center_crop") else None
     if isinstance(crop, dict):
         crop = (crop["height"], crop["width"])
@@ -83,6 +82,8 @@ def huggingface_preprocessing(values, class_name=None):
 def _of_task(kind, values):
     """Return the size that an image processor of a task resizes to, and its rule; None for other processors."""
     size = values.get("size")
+    if kind == "DPT" and values.get("do_resize") is False and flag(values, "do_pad"):  # facebook/dpt-dinov2
+        return _size(values)[0], {"sizing": "center_padding", "multiple": values.get("size_divisor") or 1}
     if kind == "DPT":
         checked_value("do_pad", values.get("do_pad") or False, [False])
         rule = "nearest" if flag(values, "keep_aspect_ratio") else "stretch"
