@@ -59,6 +59,8 @@ from keras_vit.models import (
     Distiller,
     DPTSegmentation,
     EoMT,
+    EoMTTraining,
+    LinearSegmentation,
     LoraReport,
     MaskedAutoencoder,
     MaskedPatchPrediction,

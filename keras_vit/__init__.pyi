@@ -50,6 +50,8 @@ from keras_vit.models import CLIPSeg as CLIPSeg
 from keras_vit.models import Distiller as Distiller
 from keras_vit.models import DPTSegmentation as DPTSegmentation
 from keras_vit.models import EoMT as EoMT
+from keras_vit.models import EoMTTraining as EoMTTraining
+from keras_vit.models import LinearSegmentation as LinearSegmentation
 from keras_vit.models import LoraReport as LoraReport
 from keras_vit.models import MaskedAutoencoder as MaskedAutoencoder
 from keras_vit.models import MaskedPatchPrediction as MaskedPatchPrediction

@@ -159,6 +159,31 @@ def taught_in_parts():
     return difference(on(1, lambda: run(1, 1)), on(2, lambda: run(2, 2)))
 
 
+def sets_of_objects():
+    """A loss whose means are over objects: batches of 4 + 4 and 3 + 2 images with 0 to 3 objects each."""
+    import keras
+    import numpy as np
+
+    import keras_vit
+
+    def run():
+        inner = tiny()
+        hidden = inner.get_layer("hidden").output
+        logits, boxes = keras.layers.Dense(12, name="logits")(hidden), keras.layers.Dense(16, name="boxes")(hidden)
+        boxes = keras.layers.Reshape((4, 4))(boxes)
+        outputs = {"logits": keras.layers.Reshape((4, 3))(logits), "boxes": keras.layers.Activation("sigmoid")(boxes)}
+        model = fill(keras_vit.Model(inner.input, outputs))
+        model.compile(sgd(), keras_vit.tasks.DetectionLoss())
+        rng = np.random.default_rng(0)
+        labels = np.where(np.arange(3) < rng.integers(0, 4, (13, 1)), rng.integers(0, 2, (13, 3)), -1)
+        targets = {"labels": labels, "boxes": rng.uniform(0.2, 0.5, (13, 3, 4)).astype("float32")}
+        weights = np.linspace(0.5, 2, 13, dtype="float32")
+        history = model.fit(make_images(13)[0], targets, 8, sample_weight=weights, verbose=0, shuffle=False).history
+        return {**weights_of(model), "history/loss": history["loss"]}
+
+    return both(run)
+
+
 def several_steps():
     """5 batches in executions of 2: the same as one by one, on one device and on two replicas; 5 steps each."""
     one_by_one = on(1, lambda: train(dataset(37, 8), fit={"epochs": 2}))

@@ -108,7 +108,14 @@ class DistributedFit(_OwnFit):
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
         if training and (self._microbatches > 1 or self._replicas > 1):
             check_parts(self, y_pred, self._microbatches)
-        return super().compute_loss(x, y, y_pred, sample_weight, training)
+        if not getattr(self.loss, "needs_all_outputs", False):
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        if self._microbatches > 1:
+            got = f"microbatches={self._microbatches} with {type(self.loss).__name__}"
+            raise ValueError(f"microbatches must be 1 for a loss that is a mean over the objects of a batch; got {got}")
+        weights = keras.tree.flatten(sample_weight)  # Keras repeats those of arrays for each target
+        added = [keras.ops.sum(loss) / self._replicas for loss in self.losses]
+        return sum(added, self.loss(y, y_pred, weights[0]))  # Keras would compare each output alone
 
     def get_compile_config(self):
         config = super().get_compile_config()

@@ -73,7 +73,8 @@ def predict(
             `SAM`: `points` (points, 2) of one object or (objects, points, 2), `labels` of their shape, 1 on the object
             (default) and 0 on the background; `boxes` (objects, 4) or a `Boxes`; `multimask`: True (default) takes the
             best of three masks of each object, False the one for prompts that are not ambiguous.
-            `CLIPSeg`: `text`, a string or a list, and `threshold`, 0.5. `DPT` and `DPTSegmentation` have none.
+            `CLIPSeg`: `text`, a string or a list, and `threshold`, 0.5. `DPT`, `DPTSegmentation` and
+            `LinearSegmentation` have none.
 
     Returns:
         A list with one entry per image; for a single image, the list has one entry. Of a classifier, a list of

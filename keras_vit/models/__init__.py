@@ -16,7 +16,9 @@ from keras_vit.models.derived import (
 from keras_vit.models.distillation import Distiller
 from keras_vit.models.dpt import DPT, DPTSegmentation
 from keras_vit.models.eomt import EoMT
+from keras_vit.models.eomt_training import EoMTTraining
 from keras_vit.models.layer_states import freeze
+from keras_vit.models.linear_segmentation import LinearSegmentation
 from keras_vit.models.lora import LoraReport, add_lora
 from keras_vit.models.masked_autoencoder import MaskedAutoencoder
 from keras_vit.models.masked_images import Reconstruction

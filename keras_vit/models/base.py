@@ -31,9 +31,9 @@ class Model(weights_files.SavedToH5, DistributedFit, keras.Model):
     of the package have this class as a base. Use `keras_vit.Model(inputs, outputs)` for a model of the package with a
     new head or inside a larger model. Clipping, gradient accumulation, weight averages, several steps per execution,
     metrics and dropout are correct under every strategy of tf.distribute, with the stock optimizers. `compile` also
-    takes `microbatches`. A plain `keras.Model` around a model of the package trains as Keras trains it: under several
-    replicas, clipping, gradient accumulation, overwriting with averages and several steps per execution are wrong or
-    fail.
+    takes `microbatches`, and losses of all outputs, such as `keras_vit.tasks.MaskLoss`. A plain `keras.Model` around a
+    model of the package trains as Keras trains it: under several replicas, clipping, gradient accumulation, overwriting
+    with averages and several steps per execution are wrong or fail.
 
     Attributes:
         labels: class names, one per output, or None; `fit` on a pipeline of `keras_vit.data` sets them if they are

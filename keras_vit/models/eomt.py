@@ -1,11 +1,13 @@
 """EoMT: mask segmentation by queries in the sequence of a Vision Transformer (arXiv 2503.19108)."""
 
+from functools import partial
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit import checks
+from keras_vit.config.base import optional
 from keras_vit.config.needs import Choice, conflicts
 from keras_vit.layers.attend import EXCLUDED
 from keras_vit.layers.base import Layer
@@ -20,6 +22,14 @@ from keras_vit.typing import Tensor
 
 _NEEDS = ("pixels", "images", "stem_positions", "whole_sequence", "all_patches", "same_tokens")
 _USE = Choice("", "an EoMT", needs=_NEEDS)
+_POWER = 0.9  # of the probability that a query is masked
+
+
+def _check_window(name, value):
+    first, last = checks.check_sequence(name, value, "two steps", partial(checks.check_integer, minimum=0))
+    if first >= last:
+        raise ValueError(f"{name} must be two ascending steps; got {value}")
+    return first, last
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -60,21 +70,51 @@ class MaskedAttention(Layer):
 
     Queries, class tokens and registers attend, and are attended to, as before.
 
+    Args:
+        window: None masks every query in every call. A pair (first, last) of training steps masks queries only in
+            training: all of them before `first`, none from `last` on, and in between, with t the share of the steps
+            that are done, each query with the probability (1 - t) ** 0.9.
+
     Shapes:
         mask logits (batch, rows, columns, queries); the patches as a map, of which only the size is read; and the
         tokens (batch, tokens, dim), of which only the number is read -> (batch, 1, tokens, tokens), float32
+
+    Raises:
+        ValueError: if `window` is not a pair of ascending integers.
     """
 
-    def call(self, masks: Tensor, patches: Tensor, tokens: Tensor) -> Tensor:
+    own_checks = {"window": optional(_check_window)}
+
+    def __init__(self, window: tuple[int, int] | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.configure(window=window)
+
+    def build(self, *shapes):
+        if self.window:
+            self.seeds = keras.random.SeedGenerator()
+            self.step = self.add_weight(name="step", initializer="zeros", dtype="int32", trainable=False)
+
+    def call(self, masks: Tensor, patches: Tensor, tokens: Tensor, training: bool | None = None) -> Tensor:
         rows, columns = ops.shape(patches)[1:3]
         count, queries = ops.shape(tokens)[1], masks.shape[-1]
         logits = resize_maps(ops.cast(masks, "float32"), (rows, columns), align_corners=False)
         logits = ops.transpose(ops.reshape(logits, (-1, rows * columns, queries)), (0, 2, 1))
         bias = ops.where(logits > 0, 0.0, EXCLUDED)
+        if self.window:
+            bias = bias * ops.cast(self._drawn(ops.shape(bias)[:2], training), "float32")[..., None]
         others = count - rows * columns
         return ops.pad(bias, ((0, 0), (0, count - queries), (others, 0)))[:, None]
 
-    def compute_output_spec(self, masks, patches, tokens):
+    def _drawn(self, shape, training):
+        """Return whether each query is masked, and count the step."""
+        if not training:
+            return ops.zeros(shape, "bool")
+        first, last = self.window
+        done = ops.clip((ops.cast(self.step, "float32") - first) / (last - first), 0.0, 1.0)
+        self.step.assign(self.step + 1)
+        return keras.random.uniform(shape, seed=self.seeds) < (1 - done) ** _POWER
+
+    def compute_output_spec(self, masks, patches, tokens, training=None):
         length = tokens.shape[1]
         return keras.KerasTensor((masks.shape[0], 1, length, length), "float32")
 
@@ -150,43 +190,63 @@ class EoMT(TaskModel):
 
     @staticmethod
     def _head(encoder, classes, num_queries, num_blocks, num_upscales, masked, activation):
-        config, own, images = encoder.config, {"dtype": encoder.config.dtype}, encoder.inputs[0]
+        config, own = encoder.config, {"dtype": encoder.config.dtype}
         config._refuse(dict.fromkeys(conflicts(config, _USE), True))
         if num_blocks > config.num_layers or config.block.has_mixed_rotary:
             got = f"num_blocks={num_blocks}, num_layers={config.num_layers}, block.rotary={config.block.rotary}"
             raise ValueError(f"encoder must have num_blocks blocks or more, and no 'mixed' rotary positions; got {got}")
-        first, width = config.num_layers - num_blocks, config.hidden_dim
-        norm, block_0 = encoder.get_layer("encoder_norm"), encoder.get_layer(f"block_{first:02d}")
-        to_map = PatchMap(config.patch_size, config.embedding.pad, name="patch_map", **own)
-        class_head = keras.layers.Dense(classes + 1, name="class_head", **own)
-        mask_head = Perceptron((width, width, width), hidden=activation, name="mask_head", **own)
-        upscales = [Upscale(activation, name=f"upscale_{number}", **own) for number in range(num_upscales)]
-        take = TakeTokens(0, num_queries, name="query_tokens", **own)
-        product, attention = MaskLogits(name="mask_logits", **own), MaskedAttention(name="masked_attention")
-
-        def predict(tokens):
-            normed = norm(tokens)
-            maps = patches = to_map(normed, images)
-            for upscale in upscales:
-                maps = upscale(maps)
-            queries = take(normed)
-            return class_head(queries), product(mask_head(queries), maps), patches
-
-        tokens = Queries(num_queries, name="queries", **own)(_input_of(block_0))
-        positions = {}
+        width = config.hidden_dim
+        layers = [
+            Queries(num_queries, name="queries", **own),
+            TakeTokens(0, num_queries, name="query_tokens", **own),
+            PatchMap(config.patch_size, config.embedding.pad, name="patch_map", **own),
+            keras.layers.Dense(classes + 1, name="class_head", **own),
+            Perceptron((width, width, width), hidden=activation, name="mask_head", **own),
+            *(Upscale(activation, name=f"upscale_{number}", **own) for number in range(num_upscales)),
+            MaskLogits(name="mask_logits", **own),
+        ]
         if config.block.rotary is not None:
             sizes = config.num_heads, config.grid_size, config.num_class_tokens, config.num_registers + num_queries
-            rotary = RotaryEmbedding(config.block.rotary, *sizes, name="query_rotary", **own)
-            # an encoder for any size computes the angles from the coordinates
-            others = [encoder.get_layer("patch_coordinates").output] if config.embedding.position_grid else []
-            positions["rotary"] = rotary(tokens, *others)
-        for index in range(first, config.num_layers):
-            if masked:
-                _, masks, patches = predict(tokens)
-                positions = {**positions, "attention_bias": attention(masks, patches, tokens)}
-            tokens = encoder.get_layer(f"block_{index:02d}")(tokens, **({"positions": positions} if positions else {}))
-        class_logits, mask_logits, _ = predict(tokens)
-        return {"class_logits": class_logits, "mask_logits": mask_logits}
+            layers.append(RotaryEmbedding(config.block.rotary, *sizes, name="query_rotary", **own))
+        attention = MaskedAttention(name="masked_attention") if masked else None
+        *_, last = predictions(encoder, layers, [attention] * num_blocks)
+        return last
+
+
+def predictions(encoder, layers, attentions):
+    """Yield a dict of class logits and mask logits before each block that masks the attention, and after the last one.
+
+    Args:
+        encoder: the encoder of an EoMT.
+        layers: the layers of its head, and maybe others.
+        attentions: for each of the last blocks, the layer of its masked attention, or None.
+    """
+    config, images, of = encoder.config, encoder.inputs[0], {layer.name: layer for layer in layers}
+    upscales = [layer for layer in layers if isinstance(layer, Upscale)]
+
+    def predict(tokens):
+        normed = encoder.get_layer("encoder_norm")(tokens)
+        maps = patches = of["patch_map"](normed, images)
+        for upscale in upscales:
+            maps = upscale(maps)
+        queries = of["query_tokens"](normed)
+        mask_logits = of["mask_logits"](of["mask_head"](queries), maps)
+        return {"class_logits": of["class_head"](queries), "mask_logits": mask_logits}, patches
+
+    first = config.num_layers - len(attentions)
+    tokens = of["queries"](_input_of(encoder.get_layer(f"block_{first:02d}")))
+    positions = {}
+    if config.block.rotary is not None:
+        # an encoder for any size computes the angles from the coordinates
+        others = [encoder.get_layer("patch_coordinates").output] if config.embedding.position_grid else []
+        positions["rotary"] = of["query_rotary"](tokens, *others)
+    for index, attention in enumerate(attentions, start=first):
+        if attention is not None:
+            found, patches = predict(tokens)
+            yield found
+            positions = {**positions, "attention_bias": attention(found["mask_logits"], patches, tokens)}
+        tokens = encoder.get_layer(f"block_{index:02d}")(tokens, **({"positions": positions} if positions else {}))
+    yield predict(tokens)[0]
 
 
 def _input_of(block):

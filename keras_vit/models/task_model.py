@@ -4,6 +4,7 @@ from typing import Any
 
 import keras
 
+import keras_vit.losses  # noqa: F401 # registers the losses that models are saved with
 from keras_vit import checks
 from keras_vit.config import Preprocessing, ViTConfig
 from keras_vit.models.base import Model

@@ -82,10 +82,11 @@ def export(
 
     A task model has the signatures:
 
-    - `serving_default`, of `DPT`, `DPTSegmentation`, `EoMT` and `YOLOS`: `image_bytes`, files of images of one size ->
-      the attributes of the answer of `keras_vit.predict`, in pixels of the images: `values` of a `DepthMap`, `labels`
-      of a `LabelMap` (for `EoMT` with `segments="semantic"`), or `boxes`, `scores` and `labels` of all `Boxes`. A model
-      whose preprocessing has the rule `windows` has no such signature. An unreadable image fails its request;
+    - `serving_default`, of `DPT`, `DPTSegmentation`, `EoMT`, `LinearSegmentation` and `YOLOS`: `image_bytes`, files of
+      images of one size -> the attributes of the answer of `keras_vit.predict`, in pixels of the images: `values` of a
+      `DepthMap`, `labels` of a `LabelMap` (for `EoMT` with `segments="semantic"`), or `boxes`, `scores` and `labels` of
+      all `Boxes`. A model whose preprocessing has the rule `windows` has no such signature. An unreadable image fails
+      its request;
     - `arrays`: `images`, as `keras_vit.tasks.prepare` makes them, and prompts: `queries` (queries, width) of `OWL`,
       `condition` (batch, width) of `CLIPSeg`, `points` and `labels` of `SAM` -> the outputs of the model, which the
       functions of `keras_vit.tasks` turn into answers.

@@ -11,7 +11,7 @@ from keras_vit.compat.inference import for_inference
 from keras_vit.data import preprocessing as preparation
 from keras_vit.layers.position_grid import resize_weights
 from keras_vit.layers.resizing import neighbours, resize_maps
-from keras_vit.models import DPT, OWL, YOLOS, DPTSegmentation, EoMT, ViTPose
+from keras_vit.models import DPT, OWL, YOLOS, DPTSegmentation, EoMT, LinearSegmentation, ViTPose
 from keras_vit.tasks import placements, prepare
 from keras_vit.tasks.answers import KINDS
 
@@ -117,7 +117,7 @@ def _boxes(model, outputs, size, input_size):
 
 
 # functions of the model, its outputs, and (height, width) of image and input; they return attributes of the answer
-_ANSWERS = {DPT: _depth, DPTSegmentation: _labels, EoMT: _segments, YOLOS: _boxes}
+_ANSWERS = {DPT: _depth, DPTSegmentation: _labels, EoMT: _segments, LinearSegmentation: _labels, YOLOS: _boxes}
 _OPTIONS = {EoMT: {"segments": "semantic"}, YOLOS: {"threshold": 0.0}}  # of `predict`, which returns the same answer
 
 

@@ -8,7 +8,18 @@ import keras
 import numpy as np
 
 from keras_vit import checks
-from keras_vit.models import DPT, OWL, SAM, YOLOS, CLIPSeg, DPTSegmentation, EoMT, TaskModel, ViTPose
+from keras_vit.models import (
+    DPT,
+    OWL,
+    SAM,
+    YOLOS,
+    CLIPSeg,
+    DPTSegmentation,
+    EoMT,
+    LinearSegmentation,
+    TaskModel,
+    ViTPose,
+)
 from keras_vit.tasks.boxes import Boxes, detected_boxes, example_boxes
 from keras_vit.tasks.depth import depth_map
 from keras_vit.tasks.drawing import check_array, sigmoid, softmax
@@ -212,6 +223,7 @@ KINDS: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {
     DPT: (_forward, _depth),
     DPTSegmentation: (_forward, _classes),
     EoMT: (_forward, _segments),
+    LinearSegmentation: (_forward, _classes),
     OWL: (_forward, _found),
     SAM: (lambda model: model.encode, _masks),
     ViTPose: (_forward, _keypoints),

@@ -9,7 +9,7 @@ from replica_process import run_cases
 import keras_vit
 from keras_vit.compat.batch_parts import add, take_part
 
-EQUAL = ("odd_batches",)
+EQUAL = ("odd_batches", "sets_of_objects")
 ERRORS = {
     "mixed_reductions": "one reduction of all losses",
     "indivisible_steps": "steps_per_execution=2 must divide steps_per_epoch=3",

@@ -1,8 +1,4 @@
-"""Losses of task models whose output is one map for each image: depth and heatmaps.
-
-The classes of pixels (`DPTSegmentation`) need no loss of this package, see
-`keras.losses.SparseCategoricalCrossentropy(from_logits=True, ignore_class=255)`.
-"""
+"""Losses of task models whose output is one map for each image: depth and heatmaps."""
 
 import math
 from typing import Any
@@ -16,6 +12,7 @@ from keras_vit.typing import Tensor
 _TINY = 1e-6
 
 
+@keras.saving.register_keras_serializable(package="keras_vit")
 class SiLogLoss(keras.losses.Loss):
     """Compare depths in metres by the scale-invariant error of their logarithms.
 
@@ -52,6 +49,7 @@ class SiLogLoss(keras.losses.Loss):
         return {**super().get_config(), "share": self.share, "smallest": self.smallest}
 
 
+@keras.saving.register_keras_serializable(package="keras_vit")
 class ScaleShiftInvariantLoss(keras.losses.Loss):
     """Compare disparities and their gradients, up to a scale and a shift.
 
@@ -94,6 +92,7 @@ class ScaleShiftInvariantLoss(keras.losses.Loss):
         return {**super().get_config(), "gradient_weight": self.gradient_weight, "scales": self.scales}
 
 
+@keras.saving.register_keras_serializable(package="keras_vit")
 class HeatmapLoss(keras.losses.Loss):
     """Compare heatmaps with Gaussians around the keypoints, as ViTPose.
 
