@@ -95,9 +95,9 @@ def multi_crop_pipeline(
 
         return tf.function(view, autograph=False)
 
-    def prepare(number, image):
+    def prepare(row, image):
         """Return the values of all crops of an image, one after another."""
-        key = tf.stack([tf.constant(seed, tf.int64), number])
+        key = tf.stack([tf.constant(seed, tf.int64), row["number"]])
         pixels = preparation.decode(image, channels) if image.dtype == tf.string else image
         return tf.concat([views[min(n, 2)](pixels, fold(key, n)) for n in range(2 + local_crops)], 0)
 

@@ -82,15 +82,8 @@ def train_pipeline(
         ValueError: on an argument out of range, an unknown augmentation or an empty source.
     """
     check(source, preprocessing, batch_size, shard, dtype)
-    checks.check_integer("seed", seed, minimum=0)
     checks.check_integer("repeats", repeats)
-    checks.check_integer("start_step", start_step, minimum=0)
-    for name, flag in (("shuffle", shuffle), ("repeat", repeat), ("drop_remainder", drop_remainder)):
-        checks.check_flag(name, flag)
-    if drop_remainder and not repeat and batch_size > source.size:
-        raise ValueError(
-            f"batch_size must be at most {source.size}, the images, with drop_remainder=True; got {batch_size}"
-        )
+    check_passes(source.size, batch_size, seed, start_step, shuffle, repeat, drop_remainder)
     if repeats > 1 and not shuffle:
         raise ValueError(f"repeats above 1 needs shuffle=True, or passes skip the same images; got repeats={repeats}")
     operations, mixer = parse_augment(augment, with_functions=True), parse_mix(mix)
@@ -168,7 +161,8 @@ def _batches(order, preprocessing, dtype, unreadable, start_step=0, operations=(
     def key_of(number):
         return tf.stack([tf.constant(order.seed, tf.int64), number])
 
-    def prepare(number, image):
+    def prepare(row, image):
+        number = row["number"]
         crops = bool(operations) and operations[0].kind == "crop"
         if crops:
             image = operations[0](image, size=shape[:2], channels=shape[2], seed=fold(key_of(number), 0))
@@ -228,6 +222,16 @@ def convert(preprocessing, dtype, images):
 
 def fold(key, data):
     return tf.random.experimental.stateless_fold_in(key, data)
+
+
+def check_passes(size, batch_size, seed, start_step, shuffle, repeat, drop_remainder):
+    """Check the arguments that the pipelines for training share; `size` is the number of images."""
+    checks.check_integer("seed", seed, minimum=0)
+    checks.check_integer("start_step", start_step, minimum=0)
+    for name, flag in (("shuffle", shuffle), ("repeat", repeat), ("drop_remainder", drop_remainder)):
+        checks.check_flag(name, flag)
+    if drop_remainder and not repeat and batch_size > size:
+        raise ValueError(f"batch_size must be at most {size}, the images, with drop_remainder=True; got {batch_size}")
 
 
 def check(source, preprocessing, batch_size, shard=(0, 1), dtype="float32"):

@@ -17,7 +17,7 @@ from keras_vit.typing import PathLike, Tensor
 
 _LOG = logging.getLogger("keras_vit.data")
 MAX_NUMBERED = 2**20  # classes without names
-_SAMPLED = 256  # images that `fingerprint` reads
+SAMPLED = 256  # images that `fingerprint` reads
 _READ_TWICE = 8  # images read a second time, to detect random contents
 
 
@@ -78,10 +78,7 @@ class ImageSource:
         Raises:
             ValueError: on a fraction that leaves a part without images, an invalid seed, or a source without lookup.
         """
-        held_out_size = round(self.size * checks.check_rate("fraction", fraction))
-        if not 0 < held_out_size < self.size:
-            raise ValueError(f"fraction must leave each part an image; got fraction={fraction} of {self.size} images")
-        order = np.random.default_rng(checks.check_integer("seed", seed, minimum=0)).permutation(self.size)
+        held_out_size, order = drawn_order(self.size, fraction, seed)
         if self.labels is not None:
             order = order[_by_shares(self.labels[order])]
             lost = np.setdiff1d(self.labels, self.labels[order[held_out_size:]])
@@ -100,10 +97,7 @@ class ImageSource:
         """
         if self.lookup is None:
             raise ValueError("a source without lookup cannot be split: build two sources, or call cached() first")
-        positions = np.asarray(positions, np.int64)
-        outside = positions[(positions < 0) | (positions >= self.size)]
-        if len(outside):
-            raise ValueError(f"positions must be from 0 to {self.size - 1}; got {outside[0]}")
+        positions = check_positions(positions, self.size)
         files = None if self.files is None else tuple(self.files[position] for position in positions)
         describe = _composed(self.describe, positions)
         with tf.device("CPU"):
@@ -172,17 +166,17 @@ class ImageSource:
             and `contents`. `files` is None if the files are unknown. `contents` is None if reading an image twice gives
             different results, as with a random function in `map_images`.
         """
-        contents, sampled_labels = self._sampled_digests(_SAMPLED)
+        contents, sampled_labels = self._sampled_digests(SAMPLED)
         again, _ = self._sampled_digests(_READ_TWICE)
         labels = sampled_labels if self.labels is None else self.labels
         names = None if self.files is None else ("/".join(f.split(os.sep)[-2:]) for f in self.files)
         return {
             "images": self.size,
             "classes": len(self.class_names),
-            "class_names": _digest("\n".join(self.class_names).encode()),
-            "files": None if names is None else _digest("\n".join(names).encode("utf-8", "surrogateescape")),
-            "labels": _digest(np.asarray(labels, np.int64).tobytes()),
-            "contents": _digest("".join(contents).encode()) if again == contents[: len(again)] else None,
+            "class_names": digest("\n".join(self.class_names).encode()),
+            "files": None if names is None else digest("\n".join(names).encode("utf-8", "surrogateescape")),
+            "labels": digest(np.asarray(labels, np.int64).tobytes()),
+            "contents": digest("".join(contents).encode()) if again == contents[: len(again)] else None,
         }
 
     def _sampled_digests(self, most):
@@ -190,7 +184,7 @@ class ImageSource:
         if self.lookup is None:
             dataset = self.dataset.take(most)
         else:
-            places = np.linspace(0, self.size - 1, min(self.size, _SAMPLED)).astype(np.int64)[:most]
+            places = np.linspace(0, self.size - 1, min(self.size, SAMPLED)).astype(np.int64)[:most]
             dataset = tf.data.Dataset.from_tensor_slices(places).map(self.lookup).ignore_errors()
         options = tf.data.Options()
         options.autotune.enabled = False  # as in the pipelines, so that iterators end at once
@@ -198,7 +192,7 @@ class ImageSource:
         with contextlib.suppress(tf.errors.OpError):  # a stream ends at its first error
             for element in dataset.with_options(options).as_numpy_iterator():
                 image = element["image"]
-                contents.append(_digest(image) if self.is_encoded else f"{image.shape}{_digest(image.tobytes())}")
+                contents.append(digest(image) if self.is_encoded else f"{image.shape}{digest(image.tobytes())}")
                 labels.append(element["label"])
         return contents, labels
 
@@ -228,6 +222,23 @@ def from_memory(values, read, labels, class_names, files=None, describe=None):
         return {"image": read(held[n]), "label": numbers[n]}
 
     return from_lookup(lookup, class_names, len(labels), files, describe, labels)
+
+
+def drawn_order(size, fraction, seed):
+    """Return how many of `size` images are held out, and a random order of all positions."""
+    held_out_size = round(size * checks.check_rate("fraction", fraction))
+    if not 0 < held_out_size < size:
+        raise ValueError(f"fraction must leave each part an image; got fraction={fraction} of {size} images")
+    return held_out_size, np.random.default_rng(checks.check_integer("seed", seed, minimum=0)).permutation(size)
+
+
+def check_positions(positions, size):
+    """Return positions of images as an int64 array; one that is not from 0 to `size` - 1 raises an error."""
+    positions = np.asarray(positions, np.int64)
+    outside = positions[(positions < 0) | (positions >= size)]
+    if len(outside):
+        raise ValueError(f"positions must be from 0 to {size - 1}; got {outside[0]}")
+    return positions
 
 
 def pack(image):
@@ -271,7 +282,8 @@ def check_class_names(names):
     return tuple(names)
 
 
-def _digest(contents):
+def digest(contents):
+    """Return a short digest of bytes, as text."""
     return hashlib.blake2b(contents, digest_size=8).hexdigest()
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -78,14 +79,28 @@ def prepare(
         ValueError: on another shape or range.
     """
     pixels = as_uint8("image", image)
+    places = placements(preprocessing, pixels.shape[:2], boxes)
+    mean, std = (np.array(values, "float32") for values in preprocessing.statistics)
+    return (rendered(pixels, places, preprocessing) / np.float32(255) - mean) / std, places
+
+
+def rendered(pixels: np.ndarray, places: Sequence[Placement], preprocessing: Preprocessing) -> np.ndarray:
+    """Return the pixels of inputs before mean and standard deviation: float32 (inputs, height, width, channels).
+
+    Args:
+        pixels: uint8 (height, width, 3), upright.
+        places: where the image is in each input.
+        preprocessing: as in `prepare`.
+
+    Raises:
+        ValueError: on an unknown interpolation.
+    """
     if preprocessing.channels == 1:
         pixels = np.asarray(Image.fromarray(np.array(pixels)).convert("L"))[..., None]
-    places = placements(preprocessing, pixels.shape[:2], boxes)
     show = _SHOWN.get(preprocessing.sizing or "", _resized)
-    mean, std = (np.array(values, "float32") for values in preprocessing.statistics)
     inputs = np.array([*show(pixels, places, preprocessing)], "float32")
-    inputs = inputs.reshape(len(places), *(places[0].size if places else preprocessing.image_size), len(mean))
-    return (inputs / np.float32(255) - mean) / std, places
+    size = places[0].size if places else preprocessing.image_size
+    return inputs.reshape(len(places), *size, preprocessing.channels)
 
 
 def placements(

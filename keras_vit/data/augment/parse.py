@@ -69,7 +69,7 @@ def parse_augment(texts: Sequence[str | Callable], with_functions: bool = False)
         ValueError: on an unknown name or wrong arguments; the message names the string.
         ImportError: if a string names a layer of keras-cv, and keras-cv is not installed.
     """
-    operations = _parse_all("augment", texts, OPERATIONS, with_functions)
+    operations = parse_all("augment", texts, OPERATIONS, with_functions)
     if any(operation.kind == "crop" for operation in operations[1:]):
         raise ValueError(f"a crop must be the first operation of augment; got {list(texts)!r}")
     return operations
@@ -87,14 +87,15 @@ def parse_mix(texts: Sequence[str]) -> Callable | None:
     Raises:
         ValueError: on an unknown name or wrong arguments; the message names the string.
     """
-    mixes = _parse_all("mix", texts, MIXES)
+    mixes = parse_all("mix", texts, MIXES)
     return mixing.one_of([mix.function for mix in mixes]) if mixes else None
 
 
-def _parse_all(argument, texts, table, with_functions=False):
+def parse_all(argument, texts, table, with_functions=False):
+    """Return the operations that strings name, see `parse_augment`; `table` has the form of `OPERATIONS`."""
     is_sequence = isinstance(texts, (tuple, list))
     if not is_sequence or not all(isinstance(text, str) or (with_functions and callable(text)) for text in texts):
-        example = "('flip', 'randaugment(2, 15)')" if table is OPERATIONS else "('mixup(0.2)',)"
+        example = "('mixup(0.2)',)" if table is MIXES else "('flip', 'color_jitter(0.4)')"
         raise ValueError(f"{argument} must be a sequence of strings, such as {example}; got {argument}={texts!r}")
     return [
         # The functions of users may need AutoGraph.
@@ -124,7 +125,7 @@ def _parse(argument, text, table):
     elif table is OPERATIONS:
         kind, factory = "image", functools.partial(keras_cv_layers.build, name)
     else:
-        raise ValueError(f"mix must name {' or '.join(MIXES)}, not a layer of keras_cv; got mix={text!r}")
+        raise ValueError(f"{argument} must name {' or '.join(table)}, not a layer of keras_cv; got {text!r}")
     signature = inspect.signature(factory)
     try:
         signature.bind(*args, **kwargs)
