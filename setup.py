@@ -75,6 +75,7 @@ TOOLS = {
     ],
     # `python -m benchmarks`; in tests/test_peers.py, timm, torch and transformers also read the package's files
     "bench": ["keras-hub>=0.32", "openvino>=2026.4", "timm>=1.0.31", "torch>=2.13", "transformers>=5.23"],
+    "coco": ["pycocotools>=2.0.11"],  # from_coco for masks; the oldest version that the tests passed with
     "completion": ["shtab>=1.13"],  # keras-vit completion
     "demo": ["gradio>=6.31", "scikit-learn>=1.5.2"],  # keras-vit demo
     "docs": DOCS,
@@ -96,6 +97,7 @@ TOOLS = {
         "matplotlib>=3.9",
         "ml-dtypes>=0.5.4",
         "mypy>=2.4.1",
+        "pycocotools>=2.0.11",
         "pytest>=8.3.5",
         "pytest-xdist>=3.6.1",
         "pyyaml>=6.0.2",

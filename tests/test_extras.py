@@ -100,6 +100,18 @@ CASES = {
         files=("benchmarks",),
         command=("-m", "benchmarks", "--help"),
     ),
+    "coco": Case(
+        "import json\n"
+        "from PIL import Image\n"
+        "Image.fromarray(images[0]).save('image.png')\n"
+        "picture = {'id': 1, 'file_name': 'image.png', 'height': 40, 'width': 48}\n"
+        "shape = {'segmentation': [[2, 3, 12, 3, 12, 8, 2, 8]], 'bbox': [2, 3, 10, 5]}\n"
+        "content = {'images': [picture], 'annotations': [{'id': 1, 'image_id': 1, 'category_id': 1, **shape}]}\n"
+        "content['categories'] = [{'id': 1, 'name': 'cat'}]\n"
+        "pathlib.Path('a.json').write_text(json.dumps(content))\n"
+        "assert keras_vit.data.from_coco('.', 'a.json').answer(0).masks.sum() == 50\n",
+        beside="tensorflow",
+    ),
     "completion": Case("", beside="jax", command=("-m", "keras_vit_command", "completion", "bash")),
     "demo": Case(
         "import urllib.request\n"

@@ -64,6 +64,8 @@ def make(folder):
 
     `person.jpg` is the same image as `cat.jpg`.
 
+    `street` has images with label maps, depths and COCO's files of objects and persons.
+
     `scenes.npz` has images with masks of four classes.
 
     `clip` is a small CLIP with its text tower and tokenizer.
@@ -84,6 +86,7 @@ def make(folder):
     masks = rng.integers(0, 4, size=(8, 7, 7), dtype="int32").repeat(32, axis=1).repeat(32, axis=2)
     scenes = np.repeat((60 * masks).astype("uint8")[..., None], 3, axis=-1)
     np.savez(folder / "scenes.npz", images=scenes, masks=masks)
+    _write_street(folder / "street", masks)
     official = _with_head(keras_vit.ViT_Ti16(), rng)
     keras_vit.save_weights(official, folder / "ViT-Ti_16.npz")
     release = find_release("ViT-Ti_16", "imagenet", 224)
@@ -98,6 +101,25 @@ def make(folder):
         _draw(rng).save(folder / "val" / CLASSES[0] / f"ILSVRC2012_val_{number:08d}.JPEG")
     (folder / "real.json").write_text(json.dumps([[283], [283, 285], *([] for _ in range(49_998))]))
     make_hub(folder / "hub")
+
+
+def _write_street(folder, masks):
+    """Writes four images of 64 x 64 pixels and all kinds of answers."""
+    for name in ("images", "label_maps", "depths"):
+        (folder / name).mkdir(parents=True)
+    pictures, objects = [], []
+    for number, mask in enumerate(masks[:4, :64, :64].astype("uint8")):
+        Image.fromarray(np.repeat(60 * mask[..., None], 3, axis=-1)).save(folder / "images" / f"{number}.jpg")
+        Image.fromarray(mask).save(folder / "label_maps" / f"{number}.png")
+        Image.fromarray((256 + mask).astype("uint16")).save(folder / "depths" / f"{number}.png")
+        pictures.append({"id": number, "file_name": f"{number}.jpg", "height": 64, "width": 64})
+        shape = {"bbox": [8, 8, 32, 40], "segmentation": [[8, 8, 40, 8, 40, 48, 8, 48]], "area": 1280, "iscrowd": 0}
+        points = {"keypoints": [20, 12, 2, 16, 10, 2, 24, 10, 1], "num_keypoints": 3}
+        objects.append({"id": number, "image_id": number, "category_id": 1, **shape, **points})
+    person = {"id": 1, "name": "person", "keypoints": ["nose", "left_eye", "right_eye"]}
+    content = {"images": pictures, "annotations": objects, "categories": [person]}
+    (folder / "instances.json").write_text(json.dumps(content))
+    (folder / "keypoints.json").write_text(json.dumps(content))
 
 
 def make_hub(folder):

@@ -1,6 +1,7 @@
 """Answer: what is known about an image (classes of pixels, depth, objects), and the targets that follow from it."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,9 @@ TARGETS = {
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Answer:
-    """Hold what is known about an image, in pixels of the upright image; what is not known is None.
+    """Hold what is known about an image; what is not known is None.
+
+    All coordinates are in pixels of the upright image.
 
     Attributes:
         label_map: int32 (height, width), the class of each pixel from 0; 255 (`VOID`) has no class.
@@ -70,9 +73,8 @@ class Answer:
         if not is_painted and targets not in known - {"depth"}:
             raise ValueError(f"targets must follow from {', '.join(sorted(known))}; got targets={targets!r}")
         names = ["labels", "masks" if is_painted else targets, *["boxes"] * (targets == "keypoints")]
-        single = ~self.crowd if self.crowd is not None else slice(None)
-        single = single if person is None else [person]
-        objects = Answer(**{name: getattr(self, name)[single] for name in names})
+        chosen: Any = [person] if person is not None else slice(None) if self.crowd is None else ~self.crowd
+        objects = Answer(**{name: getattr(self, name)[chosen] for name in names})
         return Answer(label_map=_painted(objects)) if is_painted else objects
 
 
@@ -87,7 +89,7 @@ def boxes_of(masks: np.ndarray) -> np.ndarray:
     """
     edges = np.zeros((len(masks), 4), "float32")
     for first, axis in ((0, 1), (1, 2)):
-        is_used = masks.any(axis)
+        is_used = np.any(masks, axis=axis)
         edges[:, first] = is_used.argmax(1)
         edges[:, first + 2] = (is_used.shape[1] - is_used[:, ::-1].argmax(1)) * is_used.any(1)
     return edges

@@ -39,7 +39,7 @@ class Object(NamedTuple):
 
     Args:
         name: in messages.
-        number: the id of a panoptic segment; else 0.
+        number: the id of a panoptic segment; else 1.
         label: class from 0.
         box: left, top, right and bottom edges.
         crowd: whether it is a region of many objects.
@@ -93,10 +93,8 @@ def from_coco(
     number_of = {key: number for number, key in enumerate(sorted(categories))}
     if kind == "keypoints":
         names = next(iter(categories.values())).get("keypoints")
-        if len(categories) != 1 or not names:
-            raise ValueError(
-                f"{path} must have one category, with names of keypoints; got {len(categories)} categories"
-            )
+        if len(categories) != 1 or not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"{path} must have one category, with names of keypoints; got {checks.quoted(names)}")
     records = {}
     for key, picture in pictures.items():
         name = f"{path}, image {key}"
@@ -104,19 +102,22 @@ def from_coco(
         records[key] = Objects(name, sides, [])
     pngs = pathlib.Path(path.with_suffix("") if segments is None else segments)
     for owner, name, entry in _entries(path, content, kind, records, pngs):
-        shape = None
+        label, crowd, area = _field(entry, name, "category_id", int), entry.get("iscrowd", 0), entry.get("area")
+        number = entry.get("id") if kind == "panoptic" else 1
+        for key, value, is_valid in (
+            ("category_id of the file", label, label in number_of),
+            ("iscrowd of 0 or 1", crowd, crowd in (0, 1)),
+            ("area, a number or nothing", area, isinstance(area, (int, float, type(None)))),
+            ("id of three bytes", number, isinstance(number, int) and 0 < number < 2**24),
+        ):
+            if not is_valid:
+                raise ValueError(f"{name} must have {key}; got {checks.quoted(value)}")
+        shape, box = None, _box(name, entry, owner.size)
         if kind == "instances":
             shape = _field(entry, name, "segmentation", (list, dict))
         elif kind == "keypoints":
             shape = _keypoints(name, entry, owner.size, len(names))
-        label = _field(entry, name, "category_id", int)
-        if label not in number_of:
-            raise ValueError(f"{name} must have a category_id of the file; got {label}")
-        area, crowd = (entry.get(key, default) for key, default in (("area", None), ("iscrowd", 0)))
-        number = _field(entry, name, "id", int) if kind == "panoptic" else 0
-        owner.objects.append(
-            Object(name, number, number_of[label], _box(name, entry, owner.size), bool(crowd), area, shape)
-        )
+        owner.objects.append(Object(name, number, number_of[label], box, bool(crowd), area, shape))
     read = _panoptic if kind == "panoptic" else functools.partial(_objects, kind, len(names))
     return TaskSource(
         kind=kind,
@@ -161,7 +162,8 @@ def _parsed(path, drop_masks):
 
 def _by_id(path, name, content):
     """Return the images or categories of a json file by their ids."""
-    found = {_field(one, f"{path}, {name}", "id", (int, str)): one for one in content[name]}
+    kinds = int if name == "categories" else (int, str)
+    found = {_field(one, f"{path}, {name}", "id", kinds): one for one in content[name]}
     if not found or len(found) < len(content[name]):
         raise ValueError(f"{path} must have {name} with distinct ids; got {len(content[name])}, {len(found)} distinct")
     return found
@@ -213,7 +215,7 @@ def _box(name, entry, size):
     """Return the edges of a box, which must be inside the image."""
     box = _field(entry, name, "bbox", list)
     if len(box) != 4 or not all(isinstance(number, (int, float)) for number in box):
-        raise ValueError(f"{name} must have a bbox of four numbers: left, top, width, height; got {box}")
+        raise ValueError(f"{name} must have a bbox of four numbers: left, top, width, height; got {checks.quoted(box)}")
     left, top, width, height = box
     is_inside = (
         -_SLACK <= left <= left + width <= size[1] + _SLACK and -_SLACK <= top <= top + height <= size[0] + _SLACK
@@ -230,11 +232,11 @@ def _keypoints(name, entry, size, count):
         raise ValueError(f"{name} must have 3 numbers for each of {count} keypoints; got {len(values)} numbers")
     points = np.array(values, "float32").reshape(count, 3)
     if not np.isin(points[:, 2], (0, 1, 2)).all():
-        raise ValueError(f"{name} must have visibilities 0, 1 or 2; got {points[:, 2].tolist()}")
+        raise ValueError(f"{name} must have visibilities 0, 1 or 2; got {checks.quoted(points[:, 2].tolist())}")
     xy = points[points[:, 2] > 0, :2]
     if not ((xy >= -_SLACK) & (xy <= np.array(size[::-1]) + _SLACK)).all():
         raise ValueError(
-            f"{name} must have keypoints inside its image, {size[1]} x {size[0]} pixels; got {xy.tolist()}"
+            f"{name} must have keypoints inside its image, {size[1]} x {size[0]} pixels; got {checks.quoted(xy.tolist())}"
         )
     return points
 
@@ -271,11 +273,13 @@ def _mask(name, segmentation, size):
     """Return the mask, bool (height, width), of polygons or run lengths."""
     height, width = size
     if isinstance(segmentation, dict):
-        if tuple(segmentation.get("size", ())) != size:
-            raise ValueError(f"{name} must have a mask of its image's size {[*size]}; got {segmentation.get('size')}")
+        if segmentation.get("size") != [*size]:
+            found = checks.quoted(segmentation.get("size"))
+            raise ValueError(f"{name} must have a mask of its image's size {[*size]}; got {found}")
         counts = segmentation.get("counts")
         counts = _unpacked(counts) if isinstance(counts, str) else np.asarray(counts)
-        if counts.dtype != np.int64 or counts.ndim != 1 or (counts < 0).any() or counts.sum() != height * width:
+        is_valid = counts.dtype == np.int64 and counts.ndim == 1 and ((counts >= 0) & (counts <= height * width)).all()
+        if not is_valid or counts.sum() != height * width:
             raise ValueError(f"{name} must have run lengths of {height * width} pixels; its counts are damaged")
         return np.repeat(np.arange(len(counts)) % 2 > 0, counts).reshape(width, height).T
     for polygon in segmentation:
@@ -319,10 +323,9 @@ def _pycocotools():
 def _panoptic(record, size):
     """Return the `Answer` of an image with panoptic segments."""
     check_size(record.name, record.size, size)
-    red, green, blue = np.moveaxis(read_png(record.name, size, ["RGB"]).astype("int32"), -1, 0)
-    ids = red + 256 * green + 65536 * blue
+    ids = read_png(record.name, size, ["RGB"]).astype("int32") @ np.array([1, 2**8, 2**16], "int32")
     numbers = np.array([one.number for one in record.objects], "int32")
-    for one in np.setxor1d(np.append(ids[ids > 0], 0), np.append(numbers, 0)):
+    for one in np.setxor1d(np.append(ids, 0), np.append(numbers, 0)):  # 0 has no class
         where = "the json file but not in the PNG file" if one in numbers else "the PNG file but not in the json file"
         raise ValueError(f"{record.name} must have the segments that its json file lists; segment {one} is in {where}")
     masks = ids == numbers[:, None, None]

@@ -43,6 +43,7 @@ class Unreadable:
     Attributes:
         allowed: maximum number of unreadable images; with more, `report` raises an error.
         needed: see the argument.
+        faults: dict from the position of an image to what is wrong with its labels; `report` raises an error with it.
     """
 
     def __init__(self, source, channels, max_corrupt, needed=0):
@@ -51,7 +52,7 @@ class Unreadable:
         self._name_of = source.describe or (source.files.__getitem__ if source.files else "image {}".format)
         self.needed, self._size, self._channels, self._max_corrupt = needed, source.size, channels, float(max_corrupt)
         self.allowed = min(int(self._max_corrupt * self._size), self._size - needed)
-        self._found, self._lock = {}, threading.Lock()
+        self.faults, self._found, self._lock = {}, {}, threading.Lock()
 
     @property
     def positions(self):
@@ -59,7 +60,7 @@ class Unreadable:
         return sorted(self._found)
 
     def report(self, positions, opened, contents):
-        """Log images that were not reported before; raise an error once there are too many.
+        """Log images that were not reported before; raise an error once there are too many, or for one of `faults`.
 
         Args:
             positions: int64 array, positions of the images in the source.
@@ -69,6 +70,8 @@ class Unreadable:
         opened = dict(zip(opened.tolist(), contents, strict=True))
         with self._lock:
             for position in positions.tolist():
+                if position in self.faults:
+                    raise UnusableDataError(" ".join(self.faults[position].split()))
                 if position not in self._found:
                     self._found[position] = self._reason(position, opened.get(position))
                     if len(self._found) <= self.allowed:

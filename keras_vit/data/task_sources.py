@@ -96,8 +96,9 @@ class TaskSource:
             ValueError: on a position out of range.
         """
         chosen = check_positions(positions, self.size).tolist()
-        parts = {name: getattr(self, name) for name in ("files", "image_ids", "records")}
-        return dataclasses.replace(self, **{name: tuple(part[n] for n in chosen) for name, part in parts.items()})
+        parts = (self.files, self.image_ids, self.records)
+        files, image_ids, records = (tuple(part[n] for n in chosen) for part in parts)
+        return dataclasses.replace(self, files=files, image_ids=image_ids, records=records)
 
     def split(self, fraction: float, seed: int = 0) -> tuple["TaskSource", "TaskSource"]:
         """Split off a random held-out part.
@@ -116,7 +117,9 @@ class TaskSource:
         return self.take(np.sort(order[held_out:])), self.take(np.sort(order[:held_out]))
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return values that identify images and answers, as `ImageSource.fingerprint` does.
+        """Return values that identify the images and answers.
+
+        A folder that was moved keeps its fingerprint.
 
         Returns:
             JSON values by name: `kind`, the numbers of `images` and `classes`, and digests of `class_names`, `files`,
@@ -175,10 +178,10 @@ def from_label_maps(
     names = check_class_names(class_names)
     if not 0 < len(names) <= VOID:
         raise ValueError(f"class_names must be from 1 to {VOID} names, as {VOID} marks no class; got {len(names)}")
-    wrong = [item for item in (classes or {}).items() if item[1] not in range(len(names))]
+    ids = {new: old for old, new in (classes or {}).items()}
+    wrong = [new for new in ids if new not in range(len(names))]
     if wrong:
-        raise ValueError(f"classes must map to classes from 0 to {len(names) - 1}; got {wrong[0][0]}: {wrong[0][1]}")
-    ids = {new: old for old, new in reversed((classes or {}).items())}
+        raise ValueError(f"classes must map to classes from 0 to {len(names) - 1}; got {ids[wrong[0]]}: {wrong[0]}")
 
     def read(path, size):
         values = _read_map(path, size)
