@@ -111,7 +111,7 @@ def _write_street(folder, masks):
     for number, mask in enumerate(masks[:4, :64, :64].astype("uint8")):
         Image.fromarray(np.repeat(60 * mask[..., None], 3, axis=-1)).save(folder / "images" / f"{number}.jpg")
         Image.fromarray(mask).save(folder / "label_maps" / f"{number}.png")
-        Image.fromarray((256 + mask).astype("uint16")).save(folder / "depths" / f"{number}.png")
+        Image.fromarray(mask.astype("uint16") * 256).save(folder / "depths" / f"{number}.png")
         pictures.append({"id": number, "file_name": f"{number}.jpg", "height": 64, "width": 64})
         shape = {"bbox": [8, 8, 32, 40], "segmentation": [[8, 8, 40, 8, 40, 48, 8, 48]], "area": 1280, "iscrowd": 0}
         points = {"keypoints": [20, 12, 2, 16, 10, 2, 24, 10, 1], "num_keypoints": 3}

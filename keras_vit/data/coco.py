@@ -233,12 +233,15 @@ def _keypoints(name, entry, size, count):
     points = np.array(values, "float32").reshape(count, 3)
     if not np.isin(points[:, 2], (0, 1, 2)).all():
         raise ValueError(f"{name} must have visibilities 0, 1 or 2; got {checks.quoted(points[:, 2].tolist())}")
-    xy = points[points[:, 2] > 0, :2]
-    if not ((xy >= -_SLACK) & (xy <= np.array(size[::-1]) + _SLACK)).all():
-        raise ValueError(
-            f"{name} must have keypoints inside its image, {size[1]} x {size[0]} pixels; got {checks.quoted(xy.tolist())}"
-        )
+    _check_inside(name, "keypoints", points[points[:, 2] > 0, :2], size)
     return points
+
+
+def _check_inside(name, what, points, size):
+    """Raise an error unless points, (points, 2), are inside an image or closer than `_SLACK`."""
+    if not ((points >= -_SLACK) & (points <= np.array(size[::-1]) + _SLACK)).all():
+        found = checks.quoted(points.tolist())
+        raise ValueError(f"{name} must have {what} inside its image, {size[1]} x {size[0]} pixels; got {found}")
 
 
 def _flip_pairs(names):
@@ -286,9 +289,7 @@ def _mask(name, segmentation, size):
         is_valid = isinstance(polygon, np.ndarray) and polygon.ndim == 1 and len(polygon) >= _LEAST
         if not is_valid or len(polygon) % 2:
             raise ValueError(f"{name} must have polygons of at least three points; got {checks.quoted(polygon)}")
-        points = polygon.reshape(-1, 2)
-        if not ((points >= -_SLACK) & (points <= np.array([width, height]) + _SLACK)).all():
-            raise ValueError(f"{name} must have polygons inside its image, {width} x {height} pixels; got {points}")
+        _check_inside(name, "polygons", polygon.reshape(-1, 2), size)
     if not segmentation:
         raise ValueError(f"{name} must have a segmentation; it is empty")
     tools = _pycocotools()
