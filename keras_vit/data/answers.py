@@ -95,9 +95,18 @@ def boxes_of(masks: np.ndarray) -> np.ndarray:
     return edges
 
 
+def areas_of(masks: np.ndarray) -> np.ndarray:
+    """Return the numbers of pixels of masks, float64 (objects,).
+
+    Args:
+        masks: bool (objects, height, width).
+    """
+    return np.array([np.count_nonzero(mask) for mask in masks], "float64")
+
+
 def _painted(objects):
     """Return the label map of objects with masks, smaller ones on top."""
     label_map = np.full(objects.masks.shape[1:], VOID, "int32")
-    for place in np.argsort(-objects.masks.sum((1, 2)), kind="stable"):
+    for place in np.argsort(-areas_of(objects.masks), kind="stable"):
         label_map[objects.masks[place]] = objects.labels[place]
     return label_map

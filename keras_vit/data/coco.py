@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_vit import checks
-from keras_vit.data.answers import Answer, boxes_of
+from keras_vit.data.answers import Answer, areas_of, boxes_of
 from keras_vit.data.task_sources import TaskSource, check_size, read_png
 from keras_vit.typing import PathLike
 from keras_vit.versions import import_optional, install_command
@@ -84,8 +84,8 @@ def from_coco(
     checks.check_choice("kind", kind, KINDS)
     if segments is not None and kind != "panoptic":
         raise ValueError(f"segments must be None for kind={kind!r}; got {segments!r}")
-    if kind == "instances":
-        _pycocotools()
+    needed = f"masks of polygons need pycocotools: {install_command('coco')}"
+    tools = import_optional("pycocotools.mask", needed) if kind == "instances" else None
     path = checks.check_path("annotations", annotations)
     content = _parsed(path, drop_masks=kind != "instances")
     categories, pictures = (_by_id(path, name, content) for name in ("categories", "images"))
@@ -118,7 +118,7 @@ def from_coco(
         elif kind == "keypoints":
             shape = _keypoints(name, entry, owner.size, len(names))
         owner.objects.append(Object(name, number, number_of[label], box, bool(crowd), area, shape))
-    read = _panoptic if kind == "panoptic" else functools.partial(_objects, kind, len(names))
+    read = _panoptic if kind == "panoptic" else functools.partial(_objects, kind, len(names), tools)
     return TaskSource(
         kind=kind,
         files=tuple(_inside(f"{path}, image {key}", images, picture) for key, picture in pictures.items()),
@@ -250,15 +250,15 @@ def _flip_pairs(names):
     return tuple((names.index(left), names.index(right)) for left, right in pairs if right in names)
 
 
-def _objects(kind, keypoints, record, size):
+def _objects(kind, keypoints, tools, record, size):
     """Return the `Answer` of an image with objects."""
     check_size(record.name, record.size, size)
     objects = record.objects
     boxes = np.array([one.box for one in objects], "float32").reshape(-1, 4)
     areas, masks, points = (boxes[:, 2:] - boxes[:, :2]).prod(1), None, None
     if kind == "instances":
-        masks = np.array([_mask(one.name, one.shape, size) for one in objects], bool).reshape(-1, *size)
-        areas = masks.sum((1, 2))
+        masks = np.array([_mask(one.name, one.shape, size, tools) for one in objects], bool).reshape(-1, *size)
+        areas = areas_of(masks)
     if kind == "keypoints":
         points = np.array([one.shape for one in objects], "float32").reshape(-1, keypoints, 3)
     stated = [area if one.area is None else one.area for one, area in zip(objects, areas, strict=True)]
@@ -272,7 +272,7 @@ def _objects(kind, keypoints, record, size):
     )
 
 
-def _mask(name, segmentation, size):
+def _mask(name, segmentation, size, tools):
     """Return the mask, bool (height, width), of polygons or run lengths."""
     height, width = size
     if isinstance(segmentation, dict):
@@ -292,7 +292,6 @@ def _mask(name, segmentation, size):
         _check_inside(name, "polygons", polygon.reshape(-1, 2), size)
     if not segmentation:
         raise ValueError(f"{name} must have a segmentation; it is empty")
-    tools = _pycocotools()
     return tools.decode(tools.merge(tools.frPyObjects(segmentation, height, width))) > 0
 
 
@@ -316,11 +315,6 @@ def _unpacked(text):
         return np.full(1, -1)
 
 
-def _pycocotools():
-    needed = f"masks of polygons need pycocotools: {install_command('coco')}"
-    return import_optional("pycocotools.mask", needed)
-
-
 def _panoptic(record, size):
     """Return the `Answer` of an image with panoptic segments."""
     check_size(record.name, record.size, size)
@@ -335,5 +329,5 @@ def _panoptic(record, size):
         masks=masks,
         boxes=boxes_of(masks),
         crowd=np.array([one.crowd for one in record.objects], bool),
-        areas=masks.sum((1, 2)).astype("float64"),
+        areas=areas_of(masks),
     )

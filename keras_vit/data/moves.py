@@ -6,12 +6,12 @@ import math
 import numpy as np
 from PIL import Image
 
-from keras_vit.data.answers import VOID, Answer
+from keras_vit.data.answers import VOID, Answer, areas_of
 from keras_vit.data.augment.values import check_number, check_span
 from keras_vit.tasks.inputs import Placement, placements, rendered
 
 _ATTEMPTS = 10  # to draw a crop with a target
-_EMPTY = {"label_map": VOID, "depth": np.float32(0), "masks": False}  # the values of maps where there is no image
+_EMPTY = {"label_map": VOID, "depth": 0, "masks": False}  # the values of maps where there is no image
 _MOST_SCALE = 4.0
 
 
@@ -37,11 +37,17 @@ def moved(pixels, answer, rng, moves, preprocessing, flip_pairs=()):
     for _ in range(_ATTEMPTS):
         place = _placement(pixels.shape[:2], rng, moves, preprocessing)
         found = _placed(answer, place)
-        if any(np.any(value != _EMPTY.get(name)) for name, value in vars(found).items() if value is not None):
+        if not _is_empty(found):
             break
     if "scale_jitter" in moves and preprocessing.sizing == "square":
         preprocessing = preprocessing.replace(sizing="longest")  # without the filter, padded with black too
     return rendered(pixels, [place], preprocessing)[0], found
+
+
+def _is_empty(answer):
+    if answer.labels is not None:
+        return not len(answer.labels)
+    return (answer.label_map == VOID).all() if answer.depth is None else not answer.depth.any()
 
 
 def _mirrored(pixels, answer, flip_pairs):
@@ -81,7 +87,7 @@ def _placed(answer, place):
     if answer.labels is None:
         return Answer(**changed)
     if answer.masks is not None:
-        areas = changed["masks"].sum((1, 2))
+        areas = areas_of(changed["masks"])
     else:
         height, width = place.size
         edges = np.clip(place.to_input(answer.boxes) / (width, height, width, height), 0, 1)
@@ -96,8 +102,10 @@ def _sampled(maps, place, fill):
     axes = zip(place.size, place.offset[::-1], place.scale[::-1], strict=True)
     rows, columns = (np.floor((np.arange(side) + 0.5 - offset) / scale).astype(int) for side, offset, scale in axes)
     height, width = maps.shape[-2:]
-    inside = ((rows >= 0) & (rows < height))[:, None] & (columns >= 0) & (columns < width)
-    return np.where(inside, maps[..., rows.clip(0, height - 1), :][..., columns.clip(0, width - 1)], fill)
+    found = maps[..., rows.clip(0, height - 1), :][..., columns.clip(0, width - 1)]
+    found[..., (rows < 0) | (rows >= height), :] = fill
+    found[..., (columns < 0) | (columns >= width)] = fill
+    return found
 
 
 def _person(pixels, answer, rng, moves, preprocessing):

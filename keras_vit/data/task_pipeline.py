@@ -10,7 +10,7 @@ import tensorflow as tf
 from keras_vit import checks
 from keras_vit.config import Preprocessing
 from keras_vit.data import preprocessing as preparation
-from keras_vit.data.answers import TARGETS
+from keras_vit.data.answers import TARGETS, VOID
 from keras_vit.data.augment.parse import OPERATIONS, parse_all
 from keras_vit.data.batches import read_batches
 from keras_vit.data.corrupt import Unreadable
@@ -56,7 +56,7 @@ def task_pipeline(
         targets: `label_map`, `masks`, `boxes`, `keypoints` or `depth`, as the source has them.
         seed: integer, 0 or above.
         augment: strings, see below.
-        max_objects: N, the number of objects in a target; of more, the largest are used.
+        max_objects: N, the number of objects in a target; of more, the largest are used. Masks take N bytes per pixel.
         shuffle, repeat, drop_remainder, start_step, shard, max_corrupt: as in `train_pipeline`.
 
     Augmentations are drawn in this order, whatever the order in `augment`; only those of colours are in the order
@@ -88,6 +88,8 @@ def task_pipeline(
     checks.check_instance("preprocessing", preprocessing, Preprocessing, "a Preprocessing, such as model.preprocessing")
     checks.check_choice("targets", targets, TARGETS[source.kind])
     checks.check_integer("max_objects", max_objects)
+    if targets == "label_map" and len(source.class_names) > VOID:
+        raise ValueError(f"source must have at most {VOID} classes for label maps; got {len(source.class_names)}")
     is_person = targets == "keypoints"
     if is_person != (preprocessing.sizing == "box"):
         got = f"{preprocessing.sizing!r} for {targets}"
@@ -136,7 +138,7 @@ def task_pipeline(
     order = Order(images, batch_size, seed, shuffle, repeat, drop_remainder=drop_remainder, shard=shard)
     dataset = read_batches(order, start_step, read, spec, unreadable).map(lambda found, labels: found)
     dataset = finished(dataset, order, start_step)
-    dataset.class_names = source.class_names
+    dataset.class_names = source.class_names or None  # of depth
     return dataset
 
 

@@ -279,16 +279,11 @@ def read_png(path, size, modes):
     Raises:
         ValueError: on another size or mode, or a damaged file; the message names it.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about large images
-            with PIL.Image.open(path, formats=["PNG"]) as image:
-                check_size(path, image.size[::-1], size)
-                if image.mode not in modes:
-                    raise ValueError(f"{path} must be a PNG of mode {' or '.join(modes)}; got mode {image.mode}")
-                return np.asarray(image)
-    except (OSError, SyntaxError, PIL.Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} must be a whole PNG file; {error}") from None
+    with _opened(path, "whole PNG file", ["PNG"]) as image:
+        check_size(path, image.size[::-1], size)
+        if image.mode not in modes:
+            raise ValueError(f"{path} must be a PNG of mode {' or '.join(modes)}; got mode {image.mode}")
+        return np.asarray(image)
 
 
 def check_size(name, found, size):
@@ -302,14 +297,18 @@ def check_size(name, found, size):
 
 def _upright_size(file):
     """Return the (height, width) of an image file as it is shown, from its header."""
+    with _opened(file, "readable image") as image:
+        is_turned = image.getexif().get(PIL.ExifTags.Base.Orientation, 1) in range(_TURNED, 9)
+        return image.size if is_turned else image.size[::-1]
+
+
+@contextlib.contextmanager
+def _opened(path, kind, formats=None):
+    """Open an image file with Pillow, without warnings; an error names the file and the `kind` that it must be."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with PIL.Image.open(file) as image:
-                width, height = image.size
-                is_turned = image.getexif().get(PIL.ExifTags.Base.Orientation, 1) in range(_TURNED, 9)
-    except FileNotFoundError:
-        raise FileNotFoundError(f"there is no image file {file}") from None
-    except (OSError, SyntaxError, ValueError, PIL.Image.DecompressionBombError) as error:
-        raise ValueError(f"{file} must be an image; {error}") from None
-    return (width, height) if is_turned else (height, width)
+            with PIL.Image.open(path, formats=formats) as image:
+                yield image
+    except (OSError, SyntaxError, PIL.Image.DecompressionBombError) as error:
+        raise ValueError(f"{path} must be a {kind}; {error}") from None

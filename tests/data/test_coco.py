@@ -13,7 +13,7 @@ BOXES = [(5, 4, 20, 30), (10, 10, 40, 35), (0, 0, 60, 40)]
 
 
 def masks_of(shape, size=(40, 60)):
-    return coco._mask("here", shape, size)
+    return coco._mask("here", shape, size, tools)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """task_pipeline: batches of inputs and targets, in an order that depends on their number only; and its errors."""
 
+import dataclasses
 import functools
 import logging
 
@@ -190,6 +191,9 @@ def test_more_errors(tmp_path, maps):
         task_pipeline(tmp_path, LONGEST, 2, "boxes")
     with pytest.raises(TypeError, match="preprocessing must be a Preprocessing"):
         task_pipeline(maps[0], 32, 2, "label_map")
+    many = dataclasses.replace(maps[0], class_names=("a",) * 256)
+    with pytest.raises(ValueError, match="source must have at most 255 classes for label maps; got 256"):
+        task_pipeline(many, LONGEST, 2, "label_map")
     nobody = coco(tmp_path, [entry(1, 7, (0, 0, 9, 9), 1, keypoints=[0] * 9)], "keypoints")
     with pytest.raises(ValueError, match="source must have a person with a labelled keypoint; there is none"):
         task_pipeline(nobody, PEOPLE, 2, "keypoints")

@@ -159,10 +159,7 @@ def test_errors_of_depths_and_damaged_files(images, tmp_path):
     with pytest.raises(ValueError, match="2.png must be a whole PNG file"):
         from_depth_maps(images, maps, 1).answer(2)
     (images / "3.png").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="3.png must be an image"):
-        source.answer(3)
-    (images / "3.png").unlink()
-    with pytest.raises(FileNotFoundError, match="there is no image file .*3.png"):
+    with pytest.raises(ValueError, match="3.png must be a readable image"):
         source.answer(3)
 
 
