@@ -50,7 +50,7 @@ def compared(row: dict[str, Any] | None, with_real: bool) -> str:
     return f"published by timm: {shown or 'nothing'} ({row['name']} at {row['size']} pixels, all 50,000 images)"
 
 
-def evaluate_all(pattern: str, data: Any, table: str, batch_size: int = 32) -> list[dict[str, Any]]:
+def evaluate_all(pattern: str, data: Any, table: str, batch_size: int | None = None) -> list[dict[str, Any]]:
     """Measure each file of timm's table whose name matches; return the rows of the table that is written.
 
     The table is written after each file. A later call measures only files that it does not have or that have an error.
@@ -59,7 +59,7 @@ def evaluate_all(pattern: str, data: Any, table: str, batch_size: int = 32) -> l
         pattern: name of the table, in which `*` and `?` stand for any characters.
         data: as in `keras_vit.evaluate`.
         table: path of the table, a .csv file.
-        batch_size: images per batch.
+        batch_size: images per batch; None is 32.
 
     Raises:
         ValueError: if no name matches, or the table has other columns.

@@ -12,6 +12,7 @@ from keras_vit.evaluation.linear_probe import LinearProbe, Ridge, fit_ridge, lin
 from keras_vit.evaluation.neighbours import KNN, Embeddings, Neighbours, embed, knn, knn_scores, nearest
 from keras_vit.evaluation.outputs import predict, predict_prepared
 from keras_vit.evaluation.real_labels import read_real_labels
+from keras_vit.evaluation.task_results import TaskScores
 from keras_vit.evaluation.task_scores import (
     ClassIoU,
     DepthErrors,
@@ -38,6 +39,7 @@ __all__ = [
     "Neighbours",
     "PanopticQuality",
     "Ridge",
+    "TaskScores",
     "VtabScore",
     "align_disparity",
     "dense_probe",

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import os
 from collections.abc import Sequence
+from typing import Any, overload
 
 import numpy as np
 
@@ -16,11 +17,14 @@ from keras_vit.evaluation import outputs
 from keras_vit.evaluation.class_matching import match_classes
 from keras_vit.evaluation.labelled import check_labels, open_labelled
 from keras_vit.evaluation.real_labels import right_answers
+from keras_vit.evaluation.task_results import TaskScores, evaluate_task
 from keras_vit.files import aligned
+from keras_vit.models import TaskModel
 from keras_vit.models.base import ImageModel
 from keras_vit.models.encoders import labels_of, score_activations
 from keras_vit.typing import PathLike
 
+_BATCH_SIZE = 32
 BINS = 15  # as in Table 1 of arXiv 1706.04599
 _EDGES = np.linspace(0.0, 1.0, BINS + 1)
 _SMALLEST = np.finfo(np.float64).tiny  # replaces a probability that was rounded to 0
@@ -232,25 +236,56 @@ class Accuracy:
         return f"{', '.join(parts)}{left_out}; classes matched {self.matching}"
 
 
+@overload
 def evaluate(
     model: ImageModel,
     data: LabelledData,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     preprocessing: Preprocessing | None = None,
     top: int | Sequence[int] | None = None,
     class_names: Sequence[str] | None = None,
     verbose: bool = False,
     labels: PathLike | None = None,
-) -> Accuracy:
-    """Measure the top-k accuracy of a model on labelled images.
+) -> Accuracy: ...
 
-    Images are read batch by batch; the result needs 40 bytes of memory per image until it is complete.
+
+@overload
+def evaluate(
+    model: TaskModel, data: Any, batch_size: int | None = None, *, verbose: bool = False, **options: Any
+) -> TaskScores: ...
+
+
+def evaluate(
+    model: ImageModel | TaskModel,
+    data: Any,
+    batch_size: int | None = None,
+    preprocessing: Preprocessing | None = None,
+    top: int | Sequence[int] | None = None,
+    class_names: Sequence[str] | None = None,
+    verbose: bool = False,
+    labels: PathLike | None = None,
+    **options: Any,
+) -> Accuracy | TaskScores:
+    """Measure the top-k accuracy of a model on labelled images, or what papers report of a task model.
+
+    Images are read batch by batch; the accuracy needs 40 bytes of memory per image until it is complete. Of a task
+    model, the kind of the data decides what is measured:
+
+    - `semantic`: mIoU of `EoMT` or `DPTSegmentation`.
+    - `panoptic`: panoptic quality of `EoMT`, as panopticapi computes it (arXiv 1801.00868).
+    - `instances`: COCO's AP of the best 100 masks of `EoMT`.
+    - `boxes`: COCO's AP of the best 100 boxes of `YOLOS`, of any score.
+    - `keypoints`: COCO's AP of `ViTPose` for the true boxes of the persons that have labelled keypoints, without
+      flip test; and the share of keypoints within 0.2 times the longer side of the box (`pck`). The score of a person
+      is the mean of the scores above 0.2 of its keypoints. AP is for 17 keypoints, or needs `sigmas`.
+    - `depth`: AbsRel, RMSE and delta1 to delta3 of `DPT`, averaged over the images. The answers of relative models are
+      aligned with the true disparity of each image.
 
     Args:
         model: as in `predict`.
         data: a folder of class folders, an `ImageSource`, or a batched `tf.data.Dataset` of (model inputs, integer
-            labels).
-        batch_size: images per batch; ignored for a dataset.
+            labels). For task models, a `TaskSource`.
+        batch_size: images per batch; ignored for a dataset. None is 32, and 8 for task models.
         preprocessing: replaces `model.preprocessing` for a folder or source.
         top: the k of the top-k accuracies, one integer or several; with a k above the number of classes, every image
             counts as correct. None uses 1, and also 5 if the model has more than 5 classes.
@@ -262,24 +297,37 @@ def evaluate(
             must be image files of ImageNet's validation set. Each image is identified by the number in its file name;
             its folder only assigns it to a class of the report. An image counts as correct if one of its ReaL classes
             is among the k best, and is left out if it has none. (The paper reports top-1.)
+        **options: of task models, which have none of the four above. `panoptic`: `threshold` and `overlap`, see
+            `keras_vit.tasks.panoptic`, both 0.8. `keypoints`: `sigmas`, the standard deviation of each keypoint in
+            COCO's similarity of objects; None has those of COCO's 17 keypoints. `depth`: `min_depth`, 0.001, and
+            `max_depth`, None: range in metres, see `DepthErrors`; relative models need `max_depth`.
 
     Returns:
-        An `Accuracy`; `str()` of it is one line, and `.report()` includes a table of the classes. Names are matched to
-        `model.labels` as in `match_classes`.
+        An `Accuracy`, or for a task model a `TaskScores`; `str()` of it is one line, and `.report()` includes a table
+        of the classes. Names are matched to `model.labels` as in `match_classes`.
 
     Raises:
+        TypeError: on an option that the model or the kind of the data does not have.
+        ImportError: for `instances`, `boxes` and `keypoints` without pycocotools (extra `coco`).
         ValueError: if some class names do not match, labels are out of range, an image cannot be read (the message
             names the file), or the model has no head or returns NaN. With `labels`, also on data without files, on a
-            file name without a number, and as in `read_real_labels`.
+            file name without a number, and as in `read_real_labels`. Of a task model, if the kind of the data does not
+            fit it, or the data contain nothing to measure.
     """
-    outputs.check_classifier(model)
     checks.check_flag("verbose", verbose)
+    if isinstance(model, TaskModel):
+        others = {"preprocessing": preprocessing, "top": top, "class_names": class_names, "labels": labels}
+        options |= {name: value for name, value in others.items() if value is not None}
+        return evaluate_task(model, data, batch_size, verbose, options)
+    if options:
+        raise TypeError(f"{next(iter(options))} is an option for task models; got a {type(model).__name__}")
+    outputs.check_classifier(model)
     model_labels, names = labels_of(model), outputs.logit_names(model)
     classes = len(names)
     if top is None:
         top = (1, 5) if classes > 5 else (1,)
     top = [checks.check_integer("top", k) for k in (top if isinstance(top, (tuple, list)) else (top,))]
-    [opened] = open_labelled({"data": data}, model, preprocessing, batch_size)
+    [opened] = open_labelled({"data": data}, model, preprocessing, _BATCH_SIZE if batch_size is None else batch_size)
     named = tuple(getattr(data, "class_names", None) or ())  # of Keras's image_dataset_from_directory, for instance
     if class_names is None and named and sorted(named) == sorted(model_labels or ()):
         class_names = named

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from keras_vit import checks
+from keras_vit.versions import import_optional, install_command
 
 _TYPES = {"boxes": "bbox", "instances": "segm", "keypoints": "keypoints"}  # iouType of COCOeval
 _STATS = tuple("AP AP50 AP75 AP_small AP_medium AP_large AR1 AR10 AR100 AR_small AR_medium AR_large".split())
@@ -46,9 +46,7 @@ class CocoPrecision:
         self._truth: list[dict[str, Any]] = []
         self._precision: Any = None
 
-    def add(
-        self, image_id: int | str, truth: Any, labels: npt.ArrayLike, scores: npt.ArrayLike, shapes: npt.ArrayLike
-    ) -> None:
+    def add(self, image_id: int | str, truth: Any, labels: np.ndarray, scores: np.ndarray, shapes: np.ndarray) -> None:
         """Add an image.
 
         Args:
@@ -113,15 +111,10 @@ def import_pycocotools():
     Raises:
         ImportError: if pycocotools is not installed.
     """
-    try:
-        from pycocotools import mask
-        from pycocotools.coco import COCO
-        from pycocotools.cocoeval import COCOeval
-    except ImportError as error:
-        raise ImportError(
-            "COCO's average precision needs pycocotools, the extra coco: pip install pycocotools"
-        ) from error
-    return COCO, COCOeval, mask
+    needed = f"COCO's average precision needs pycocotools: {install_command('coco')}"
+    names = ("coco", "cocoeval", "mask")
+    coco, evaluation, mask = (import_optional(f"pycocotools.{name}", needed) for name in names)
+    return coco.COCO, evaluation.COCOeval, mask
 
 
 def _opened(coco, images, rows, categories):

@@ -39,14 +39,12 @@ class ClassIoU:
         Raises:
             ValueError: if the shapes differ, or a value of `truth` is neither a class nor 255.
         """
-        truth, predicted = _maps(truth, predicted)
-        known = truth != VOID
-        truth, predicted = truth[known].astype(np.int64), predicted[known].astype(np.int64)
-        if truth.size and not 0 <= truth.min() <= truth.max() < self.classes:
-            got = f"{truth.min()} to {truth.max()}"
+        true, found = (each[np.asarray(truth) != VOID].astype(np.int64) for each in _maps(truth, predicted))
+        if true.size and not 0 <= true.min() <= true.max() < self.classes:
+            got = f"{true.min()} to {true.max()}"
             raise ValueError(f"truth must be classes from 0 to {self.classes - 1}, or {VOID}; got {got}")
-        predicted = np.where((predicted >= 0) & (predicted < self.classes), predicted, self.classes)
-        pairs = np.bincount(truth * (self.classes + 1) + predicted, minlength=self._pixels.size)
+        found = np.where((found >= 0) & (found < self.classes), found, self.classes)
+        pairs = np.bincount(true * (self.classes + 1) + found, minlength=self._pixels.size)
         self._pixels += pairs.reshape(self._pixels.shape)
 
     def values(self) -> dict[str, float]:
@@ -119,28 +117,28 @@ class PanopticQuality:
         Raises:
             ValueError: if the shapes differ, or a segment or class is out of range.
         """
-        truth, predicted = _maps(truth, predicted)
-        labels, others = np.asarray(labels, np.int64), np.asarray(predicted_labels, np.int64)
-        crowd = np.zeros(len(labels), bool) if crowd is None else np.asarray(crowd, bool)
-        for name, ids, known in (("truth", truth, labels), ("predicted", predicted, others)):
-            if ids.min() < -1 or ids.max() >= len(known):
+        true, found = _maps(truth, predicted, np.int64)
+        mine, others = np.asarray(labels, np.int64), np.asarray(predicted_labels, np.int64)
+        is_crowd = np.zeros(mine.shape, bool) if crowd is None else np.asarray(crowd, bool)
+        for name, ids, count in (("truth", true, len(mine)), ("predicted", found, len(others))):
+            if ids.min() < -1 or ids.max() >= count:
                 got = f"{ids.min()} to {ids.max()}"
-                raise ValueError(f"{name} must be indices of its {len(known)} segments, or -1; got {got}")
-        pairs = (truth.astype(np.int64) + 1) * (len(others) + 1) + predicted + 1
-        pixels = np.bincount(pairs.ravel(), minlength=(len(labels) + 1) * (len(others) + 1))
-        pixels = pixels.reshape(len(labels) + 1, len(others) + 1)
+                raise ValueError(f"{name} must be indices of its {count} segments, or -1; got {got}")
+        pairs = (true + 1) * (len(others) + 1) + found + 1
+        pixels = np.bincount(pairs.ravel(), minlength=(len(mine) + 1) * (len(others) + 1))
+        pixels = pixels.reshape(len(mine) + 1, len(others) + 1)
         areas, void, shared = pixels.sum(0)[1:], pixels[0, 1:], pixels[1:, 1:]
-        used = np.concatenate([labels, others[areas > 0]])
+        used = np.concatenate([mine, others[areas > 0]])
         if used.size and not 0 <= used.min() <= used.max() < self.classes:
             raise ValueError(f"labels must be from 0 to {self.classes - 1}; got {used.min()} to {used.max()}")
-        is_same, union = labels[:, None] == others, pixels.sum(1)[1:, None] + areas - shared - void
-        matches = is_same & ~crowd[:, None] & (2 * shared > union)
-        is_ignored = 2 * (void + (shared * (is_same & crowd[:, None])).sum(0)) > areas
+        is_same, union = mine[:, None] == others, pixels.sum(1)[1:, None] + areas - shared - void
+        matches = is_same & ~is_crowd[:, None] & (2 * shared > union)
+        is_ignored = 2 * (void + (shared * (is_same & is_crowd[:, None])).sum(0)) > areas
         wrong = others[(areas > 0) & ~matches.any(0) & ~is_ignored]
         rows, columns = np.nonzero(matches)
-        np.add.at(self._found, labels[rows], 1)
-        np.add.at(self._iou, labels[rows], shared[rows, columns] / union[rows, columns])
-        np.add.at(self._missed, labels[~crowd & ~matches.any(1)], 1)
+        np.add.at(self._found, mine[rows], 1)
+        np.add.at(self._iou, mine[rows], shared[rows, columns] / union[rows, columns])
+        np.add.at(self._missed, mine[~is_crowd & ~matches.any(1)], 1)
         np.add.at(self._wrong, wrong, 1)
 
     def values(self) -> dict[str, float]:
@@ -208,10 +206,10 @@ class DepthErrors:
         Raises:
             ValueError: if the shapes differ.
         """
-        truth, predicted = _maps(truth, predicted, np.float64)
-        known = self.known(truth)
+        true, found = _maps(truth, predicted, np.float64)
+        known = self.known(true)
         if known.any():
-            true, found = truth[known], np.clip(predicted[known], self.min_depth, self.max_depth)
+            true, found = true[known], np.clip(found[known], self.min_depth, self.max_depth)
             ratios = np.maximum(true / found, found / true)
             shares = (np.mean(ratios < _DELTA**power) for power in (1, 2, 3))
             errors = np.mean(np.abs(found - true) / true), np.sqrt(np.mean((found - true) ** 2))
@@ -250,14 +248,13 @@ def align_disparity(
     Raises:
         ValueError: if the shapes differ, no pixel is known, or max_depth is not positive.
     """
-    truth, disparity = _maps(truth, disparity, np.float64)
-    known, max_depth = np.asarray(known, bool), checks.check_positive("max_depth", max_depth)
-    if not known.any():
+    true, found = _maps(truth, disparity, np.float64)
+    fitted, max_depth = np.asarray(known, bool), checks.check_positive("max_depth", max_depth)
+    if not fitted.any():
         raise ValueError("known must contain a true pixel; the scale and shift are fitted to them")
-    target, found = 1 / truth[known], disparity[known]
-    spread = found - found.mean()
-    scale = (spread * target).sum() / ((spread**2).sum() or 1.0)
-    return 1 / np.maximum(scale * (disparity - found.mean()) + target.mean(), 1 / max_depth)
+    target, spread = 1 / true[fitted], found - found[fitted].mean()
+    scale = (spread[fitted] * target).sum() / ((spread[fitted] ** 2).sum() or 1.0)
+    return 1 / np.maximum(scale * spread + target.mean(), 1 / max_depth)
 
 
 class KeypointAccuracy:
@@ -307,7 +304,7 @@ class KeypointAccuracy:
         return {int(n): {"pck": float(correct[n] / labelled[n])} for n in np.flatnonzero(labelled)}
 
 
-def _maps(truth, predicted, dtype=None):
+def _maps(truth: Any, predicted: Any, dtype: Any = None) -> tuple[np.ndarray, np.ndarray]:
     truth, predicted = np.asarray(truth, dtype), np.asarray(predicted, dtype)
     if truth.shape != predicted.shape or truth.ndim != 2 or not truth.size:
         raise ValueError(f"truth and predicted must be maps (height, width); got {truth.shape} and {predicted.shape}")

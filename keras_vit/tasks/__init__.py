@@ -13,7 +13,15 @@ from keras_vit.tasks.depth import DepthMap, depth_map
 from keras_vit.tasks.inputs import Placement, placements, prepare
 from keras_vit.tasks.keypoints import Keypoints, flip_average, heatmap_peaks, keypoints
 from keras_vit.tasks.masks import Masks, mask_stability, masks_in_image
-from keras_vit.tasks.segments import LabelMap, Segments, instances, label_map, panoptic, semantic_scores
+from keras_vit.tasks.segments import (
+    LabelMap,
+    Segments,
+    instances,
+    label_map,
+    panoptic,
+    ranked_instances,
+    semantic_scores,
+)
 
 __all__ = [
     "Boxes",
@@ -42,5 +50,6 @@ __all__ = [
     "panoptic",
     "placements",
     "prepare",
+    "ranked_instances",
     "semantic_scores",
 ]

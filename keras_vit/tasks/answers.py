@@ -28,13 +28,17 @@ from keras_vit.tasks.keypoints import keypoints
 from keras_vit.tasks.masks import Masks, masks_in_image
 from keras_vit.tasks.segments import instances, label_map, panoptic, semantic_scores
 
-_CHUNK = 8  # images in memory at a time
 _PROMPTS = 32  # of an image that SAM decodes at a time
 _OF_IMAGE = ("boxes", "points", "labels")  # options of which each image has its own value
 
 
 def predict_task(
-    model: TaskModel, readers: Sequence[Callable[[int], Any]], is_list: bool, options: dict[str, Any]
+    model: TaskModel,
+    readers: Sequence[Callable[[int], Any]],
+    is_list: bool,
+    options: dict[str, Any],
+    answer: Callable[..., Any] | None = None,
+    chunk: int = 8,
 ) -> list[Any]:
     """Return the answer of a task model for each image.
 
@@ -44,13 +48,15 @@ def predict_task(
             values from 0 to 255.
         is_list: whether the images were given as a list, and so `boxes`, `points` and `labels`.
         options: the options of its kind, see `keras_vit.predict`.
+        answer: replaces the second function of its kind in `KINDS`.
+        chunk: number of images in memory at a time.
 
     Raises:
         TypeError: on an option that its kind does not have.
         ValueError: if an option is out of range or does not fit the images.
     """
     kind = next(kind for kind in KINDS if isinstance(model, kind))
-    run, answer = KINDS[kind]
+    run, answer = KINDS[kind][0], answer or KINDS[kind][1]
     known = [*inspect.signature(answer).parameters][4:]
     unknown = next((name for name in options if name not in known), None)
     if unknown is not None:
@@ -58,8 +64,8 @@ def predict_task(
         raise TypeError(f"{unknown} is no option of predict for a {kind.__name__}, which has {has}")
     of_image = {name: _of_images(name, options[name], len(readers), is_list) for name in _OF_IMAGE if name in options}
     shared, answers = {name: value for name, value in options.items() if name not in _OF_IMAGE}, []
-    for start in range(0, len(readers), _CHUNK):
-        stop = min(start + _CHUNK, len(readers))
+    for start in range(0, len(readers), chunk):
+        stop = min(start + chunk, len(readers))
         images = [_as_bytes(read(model.preprocessing.channels)) for read in readers[start:stop]]
         own = [{name: values[index] for name, values in of_image.items()} for index in range(start, stop)]
         # the inputs of ViTPose depend on the boxes

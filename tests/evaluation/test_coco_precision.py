@@ -186,5 +186,5 @@ def test_similarity_of_other_keypoints(tmp_path):
 
 def test_without_pycocotools(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pycocotools.coco", None)
-    with pytest.raises(ImportError, match="pip install pycocotools"):
+    with pytest.raises(ImportError, match="needs pycocotools: pip install"):
         CocoPrecision("boxes", CATEGORIES)
