@@ -75,7 +75,7 @@ TOOLS = {
     ],
     # `python -m benchmarks`; in tests/test_peers.py, timm, torch and transformers also read the package's files
     "bench": ["keras-hub>=0.32", "openvino>=2026.4", "timm>=1.0.31", "torch>=2.13", "transformers>=5.23"],
-    "coco": ["pycocotools>=2.0.11"],  # from_coco for masks; the oldest version that the tests passed with
+    "coco": ["pycocotools>=2.0.11"],  # COCO's average precision, and from_coco for masks
     "completion": ["shtab>=1.13"],  # keras-vit completion
     "demo": ["gradio>=6.31", "scikit-learn>=1.5.2"],  # keras-vit demo
     "docs": DOCS,

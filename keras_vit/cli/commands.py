@@ -17,8 +17,9 @@ from keras_vit.cli import published
 from keras_vit.cli.answers import Answer
 from keras_vit.cli.failures import users_mistakes
 from keras_vit.cli.models import build_model, check_without_model, find_source, given, open_model
-from keras_vit.cli.sources import open_source, open_sources
+from keras_vit.cli.sources import TASKS, kind_of, open_source, open_sources, open_task_source
 from keras_vit.data.images import as_images, check_file
+from keras_vit.evaluation.task_results import check_new_folder
 from keras_vit.tasks import DepthMap
 
 _TASK_OPTIONS = ("text", "points", "boxes", "segments", "threshold")
@@ -64,7 +65,9 @@ def _named(answers):
 
 
 def evaluate(args):
-    """Measure the accuracy on labelled images, of one model or of many published files."""
+    """Measure the accuracy on labelled images, of one model or of many published files; or measure a task model."""
+    if kind_of(args) in TASKS:
+        return _evaluate_task(args)
     source = open_source(args)
     if args.all is not None:
         return _evaluate_all(args, source)
@@ -80,6 +83,22 @@ def evaluate(args):
         return Answer(values, text)
     row = published.published(args.published)
     return Answer({**values, "published": row}, f"{text}\n{published.compared(row, args.real_labels is not None)}")
+
+
+def _evaluate_task(args):
+    """Measure a task model, and save its predictions."""
+    for name in given(args, ("all", "published", "real_labels", "table")):
+        raise ValueError(f"--{name.replace('_', '-')} cannot be used with --{kind_of(args).replace('_', '-')}")
+    if args.save is not None:
+        check_new_folder("--save", args.save)
+    model = open_model(args)
+    options = given(args, ("batch_size", "max_depth"))
+    found = keras_vit.evaluate(model, open_task_source(args, model), **options)
+    if args.save is not None:
+        found.save(args.save)
+    values = {"images": found.count, "task": found.task, **found.values}
+    values |= {"classes": found.classes} if args.report else {}
+    return Answer(values, found.report() if args.report else str(found))
 
 
 def _evaluate_all(args, source):

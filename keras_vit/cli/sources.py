@@ -10,12 +10,18 @@ from keras_vit.cli.models import given
 ANY_KIND = "--folder, --tfds, --tfrecord or --arrays"
 _KINDS = ("folder", "tfds", "tfrecord", "arrays")
 _KEYS = ("image_key", "label_key")  # the defaults depend on the kind
+TASKS = ("annotations", "label_maps", "depths")  # answers of the images in --folder
+# kind of model -> kind of answers that --annotations gives it
+_ANNOTATIONS = {keras_vit.YOLOS: "boxes", keras_vit.ViTPose: "keypoints", keras_vit.EoMT: "instances"}
 # argument -> the kinds of images that it applies to
 _BELONGS_TO = {
     "split": ("tfds",),
     "data_dir": ("tfds",),
-    "class_names": ("tfrecord", "arrays"),
-    "label_offset": ("tfrecord",),
+    "class_names": ("tfrecord", "arrays", "label_maps"),
+    "label_offset": ("tfrecord", "label_maps"),
+    "scale": ("depths",),
+    "max_depth": ("depths",),
+    "save": TASKS,
     "validation": ("folder", "tfds", "tfrecord"),
     "hold_out": _KINDS,
     **dict.fromkeys(_KEYS, ("tfds", "tfrecord")),
@@ -48,7 +54,7 @@ def open_sources(args, seed):
 
 def kind_of(args):
     """Return the argument that selects the images, None without one; raise an error if others do not apply to it."""
-    kind = next(iter(given(args, _KINDS)), None)
+    kind = next(iter(given(args, (*TASKS, *_KINDS))), None)
     for name in given(args, _BELONGS_TO):
         if kind not in _BELONGS_TO[name]:
             raise ValueError(
@@ -72,10 +78,7 @@ def _split(source, hold_out, seed):
 def _open(args, kind, part=None, where=None):
     """Return the images that the arguments describe: a `part` of the arrays, or the images at `where` if given."""
     where = where or (args.split if kind == "tfds" else getattr(args, kind))
-    keys, names = given(args, _KEYS), None
-    if args.class_names is not None:
-        lines = pathlib.Path(files.check_regular(args.class_names)).read_text(encoding="utf-8").splitlines()
-        names = [line.strip() for line in lines if line.strip()]
+    keys, names = given(args, _KEYS), _class_names(args)
     if kind == "folder":
         return keras_vit.data.from_directory(where)
     if kind == "tfds":
@@ -83,6 +86,36 @@ def _open(args, kind, part=None, where=None):
     if kind == "arrays":
         return keras_vit.data.from_npz(where, part, class_names=names)
     return keras_vit.data.from_tfrecord(where, class_names=names, label_offset=args.label_offset or 0, **keys)
+
+
+def open_task_source(args, model):
+    """Return the `TaskSource` of the images in `--folder` and of their answers, for a model."""
+    kind = kind_of(args)
+    where = getattr(args, kind)
+    if args.folder is None:
+        raise ValueError(f"{_option(kind)} requires --folder, the folder of the images")
+    if kind == "depths":
+        return keras_vit.data.from_depth_maps(args.folder, where, args.scale or 1.0)
+    if kind == "label_maps":
+        names = _class_names(args) or model.labels
+        if names is None:
+            raise ValueError("--class-names must be given with --label-maps for a model without labels")
+        first = args.label_offset
+        classes = None if first is None else {first + n: n for n in range(len(names))}
+        return keras_vit.data.from_label_maps(args.folder, where, names, classes=classes)
+    content = next((content for of, content in _ANNOTATIONS.items() if isinstance(model, of)), None)
+    if content is None:
+        raise ValueError(f"--annotations requires a YOLOS, ViTPose or EoMT; got a {type(model).__name__}")
+    if content == "instances" and pathlib.Path(where).with_suffix("").is_dir():
+        content = "panoptic"
+    return keras_vit.data.from_coco(args.folder, where, content)
+
+
+def _class_names(args):
+    if args.class_names is None:
+        return None
+    lines = pathlib.Path(files.check_regular(args.class_names)).read_text(encoding="utf-8").splitlines()
+    return [line.strip() for line in lines if line.strip()]
 
 
 def _option(name):

@@ -13,6 +13,7 @@ from keras_vit.checkpoints.releases.release import label_set
 from keras_vit.compat.inference import inference
 from keras_vit.config import Preprocessing
 from keras_vit.data.sources import LabelledData, check_class_names
+from keras_vit.data.task_sources import TaskSource
 from keras_vit.evaluation import outputs
 from keras_vit.evaluation.class_matching import match_classes
 from keras_vit.evaluation.labelled import check_labels, open_labelled
@@ -251,13 +252,13 @@ def evaluate(
 
 @overload
 def evaluate(
-    model: TaskModel, data: Any, batch_size: int | None = None, *, verbose: bool = False, **options: Any
+    model: TaskModel, data: TaskSource, batch_size: int | None = None, *, verbose: bool = False, **options: Any
 ) -> TaskScores: ...
 
 
 def evaluate(
     model: ImageModel | TaskModel,
-    data: Any,
+    data: LabelledData | TaskSource,
     batch_size: int | None = None,
     preprocessing: Preprocessing | None = None,
     top: int | Sequence[int] | None = None,

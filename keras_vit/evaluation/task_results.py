@@ -13,7 +13,9 @@ import numpy as np
 from PIL import Image
 
 from keras_vit import checks, files
+from keras_vit.data.answers import VOID
 from keras_vit.data.images import as_images
+from keras_vit.data.task_sources import TaskSource
 from keras_vit.evaluation.class_matching import match_classes
 from keras_vit.evaluation.coco_precision import CocoPrecision
 from keras_vit.evaluation.task_scores import ClassIoU, DepthErrors, KeypointAccuracy, PanopticQuality, align_disparity
@@ -88,12 +90,10 @@ class TaskScores:
             folder: folder that does not exist or is empty; its parent must exist.
 
         Raises:
-            FileExistsError: if the folder has files.
+            FileExistsError, FileNotFoundError: if the folder has files, or its parent does not exist.
             OSError: if a file cannot be written.
         """
-        folder = checks.check_path("folder", folder)
-        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise FileExistsError(f"folder must not exist yet, or be an empty folder; got {str(folder)!r}")
+        folder = check_new_folder("folder", folder)
         files.remove_abandoned(folder.parent, _PARTIAL)
         partial = folder.parent / files.partial_name(_PARTIAL)
         try:
@@ -105,6 +105,16 @@ class TaskScores:
             os.replace(partial, folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+
+def check_new_folder(name: str, folder: PathLike) -> pathlib.Path:
+    """Return the path of a folder that can be written; raise an error if it has files, or no folder to be in."""
+    path = checks.check_path(name, folder)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(f"{name} must not exist yet, or be an empty folder; got {str(path)!r}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{name} must be in a folder that exists; got {str(path)!r}")
+    return path
 
 
 def _text(name, value):
@@ -124,9 +134,10 @@ def evaluate_task(
         options: options of the kind of the source.
 
     Raises:
-        TypeError: on an option that the kind of the source does not have.
+        TypeError: on an option that the kind of the source does not have, or on another source.
         ValueError: if the source does not fit the model, is empty, or has the same image twice.
     """
+    checks.check_instance("data", source, TaskSource, "a TaskSource for a task model, such as of data.from_coco")
     step = checks.check_integer("batch_size", _BATCH_SIZE if batch_size is None else batch_size)
     kinds = [kind for kind, measure in _MEASURES.items() if isinstance(model, measure.models)]
     if source.kind not in kinds:
@@ -200,7 +211,7 @@ class _Semantic(_Measure):
         super().__init__(model, source)
         self.score, self.fixed = ClassIoU(len(self.logits)), {"segments": "semantic"} if isinstance(model, EoMT) else {}
         ids = source.category_ids
-        self._ids = np.array([*ids, 255 if 0 in ids else 0], "uint8" if max(ids) < 256 else "uint16")  # last: no class
+        self._ids = np.array([*ids, VOID if 0 in ids else 0], "uint8" if max(ids) < 256 else "uint16")  # last: no class
 
     def add(self, number, name, truth, found):
         labels = self.classes[found.labels]

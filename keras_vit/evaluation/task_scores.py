@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_vit import checks
+from keras_vit.data.answers import VOID
 
-VOID = 255  # pixels without a class
 _DELTA = 1.25
 
 

@@ -4,7 +4,8 @@ import contextlib
 import dataclasses
 import io
 import json
-import types
+import sys
+from unittest import mock
 
 import numpy as np
 import PIL.Image
@@ -14,6 +15,7 @@ from faults import for_each
 
 import keras_vit
 from keras_vit import tasks
+from keras_vit.data import Answer, TaskSource
 from keras_vit.evaluation import TaskScores
 
 pytestmark = pytest.mark.usefixtures("eagerly")
@@ -23,7 +25,7 @@ PHOTOS = [RNG.integers(0, 256, (*size, 3), "uint8") for size in SIZES]
 LABELS = tuple(f"LABEL_{n}" for n in range(5))
 # in another order than the model's, one of its classes is not in the data
 NAMES, IDS = ("LABEL_3", "LABEL_0", "LABEL_2", "LABEL_1"), (40, 10, 30, 20)
-FIELDS = ("label_map", "depth", "labels", "masks", "boxes", "keypoints", "crowd", "areas")
+FILES, FOLDER = ("a/007.png", "a/003.png", "b/012.png"), None
 
 
 def load(case, **preprocessing):
@@ -43,29 +45,20 @@ def depth():
     return load("depth_anything_relative", sizing="nearest", size=56, multiple=14)
 
 
-def answer(**known):
-    return types.SimpleNamespace(**{**dict.fromkeys(FIELDS), **known})
+@pytest.fixture(scope="module", autouse=True)
+def photos(tmp_path_factory):
+    """The folder of the images of every source."""
+    folder = tmp_path_factory.mktemp("photos")
+    for name, pixels in zip(FILES, PHOTOS, strict=True):
+        (folder / name).parent.mkdir(exist_ok=True)
+        PIL.Image.fromarray(pixels).save(folder / name)
+    with mock.patch.object(sys.modules[__name__], "FOLDER", folder):
+        yield folder
 
 
-@dataclasses.dataclass
-class Source:
-    kind: str
-    answers: list
-    class_names: tuple = NAMES
-    category_ids: tuple = IDS
-    stuff: tuple = ()
-    image_ids: tuple = (7, 3, 12)
-    files: tuple = ("a/007.jpg", "a/003.jpg", "b/012.jpg")
-
-    @property
-    def size(self):
-        return len(self.image_ids)
-
-    def image(self, position):
-        return PHOTOS[position]
-
-    def answer(self, position):
-        return self.answers[position]
+def source_of(kind, answers, class_names=NAMES, category_ids=IDS, stuff=(), image_ids=(7, 3, 12)):
+    files = tuple(str(FOLDER / name) for name in FILES[: len(image_ids)])
+    return TaskSource(kind, files, class_names, category_ids, stuff, image_ids, (), answers, lambda known, size: known)
 
 
 def objects(seed, count=4):
@@ -81,7 +74,7 @@ def objects(seed, count=4):
         points[1, :, 2], crowd = 0, np.arange(count) == 2
         labels = rng.integers(0, len(NAMES), count).astype("int32")
         areas = masks.sum((1, 2)).astype(float)
-        made.append(answer(labels=labels, masks=masks, boxes=boxes, keypoints=points, crowd=crowd, areas=areas))
+        made.append(Answer(labels=labels, masks=masks, boxes=boxes, keypoints=points, crowd=crowd, areas=areas))
     return made
 
 
@@ -93,7 +86,7 @@ def png(path):
 def truth_of_coco(source, key, folder, mask):
     """Annotations in COCO's format, for COCOeval on the file of results."""
     rows = []
-    for number, known in zip(source.image_ids, source.answers, strict=True):
+    for number, known in zip(source.image_ids, source.records, strict=True):
         for n, label in enumerate(known.labels):
             left, top, right, bottom = known.boxes[n].astype(float)
             row = {"id": len(rows) + 1, "image_id": number, "category_id": source.category_ids[label]}
@@ -135,7 +128,7 @@ def test_classes_of_pixels(case, eomt, tmp_path):
     truths = [RNG.integers(0, len(names), size).astype("int32") for size in SIZES]
     for truth in truths:
         truth[:5] = 255
-    source = Source("semantic", [answer(label_map=truth) for truth in truths], names, ids, (), ("x/a", "x/b", "c"))
+    source = source_of("semantic", [Answer(label_map=truth) for truth in truths], names, ids, (), ("x/a", "x/b", "c"))
     found = keras_vit.evaluate(model, source)
     options = {"segments": "semantic"} if case == "eomt_dinov2" else {}
     pixels = []
@@ -156,11 +149,11 @@ def test_classes_of_pixels(case, eomt, tmp_path):
 
 
 def test_panoptic(eomt, tmp_path):
-    source = Source("panoptic", objects(1), stuff=(1, 2))
+    source = source_of("panoptic", objects(1), stuff=(1, 2))
     (predicted,) = keras_vit.predict(eomt, PHOTOS[0], stuff=(0, 2), threshold=0.0, overlap=0.0)
     first = next(n for n, name in enumerate(predicted.names) if name in NAMES)
-    known = source.answers[0]
-    source.answers[0] = answer(  # its first object is found
+    known = source.records[0]
+    source.records[0] = Answer(  # its first object is found
         labels=np.array([NAMES.index(predicted.names[first]), *known.labels[1:]]),
         masks=np.concatenate([[predicted.ids == first], known.masks[1:] & (predicted.ids != first)]),
         crowd=known.crowd,
@@ -170,7 +163,7 @@ def test_panoptic(eomt, tmp_path):
     found.save(tmp_path / "results")
     content = json.loads((tmp_path / "results" / "panoptic.json").read_text())
     assert [one["image_id"] for one in content["annotations"]] == [7, 3, 12]
-    for n, (row, truth) in enumerate(zip(content["annotations"], source.answers, strict=True)):
+    for n, (row, truth) in enumerate(zip(content["annotations"], source.records, strict=True)):
         pixels = png(tmp_path / "results" / "panoptic" / row["file_name"]).astype(int)
         ids = pixels[..., 0] + 256 * pixels[..., 1] + 65536 * pixels[..., 2] - 1
         assert row["file_name"] == ("007.png", "003.png", "012.png")[n]
@@ -189,10 +182,10 @@ def test_panoptic(eomt, tmp_path):
 
 def test_instances(eomt, tmp_path):
     pytest.importorskip("pycocotools", reason="needs the extra [coco]")
-    source = Source("instances", objects(2))
+    source = source_of("instances", objects(2))
     (labels, _, masks) = best = ranked(eomt, PHOTOS[0])
-    source.answers[0].masks[0] = masks[0]
-    source.answers[0].labels[0] = NAMES.index(LABELS[labels[0]]) if LABELS[labels[0]] in NAMES else 0
+    source.records[0].masks[0] = masks[0]
+    source.records[0].labels[0] = NAMES.index(LABELS[labels[0]]) if LABELS[labels[0]] in NAMES else 0
     found = keras_vit.evaluate(eomt, source, batch_size=2)
     rows = [row for row in found.results["results.json"] if row["image_id"] == 7]
     expected = [(IDS[NAMES.index(LABELS[n])], s) for n, s, _ in zip(*best, strict=True) if LABELS[n] in NAMES]
@@ -211,11 +204,11 @@ def ranked(model, photo):
 def test_boxes(tmp_path):
     pytest.importorskip("pycocotools", reason="needs the extra [coco]")
     model = load("yolos_mid", sizing="shortest", size=48, longest=64, multiple=16)
-    source = Source("boxes", objects(3))
+    source = source_of("boxes", objects(3))
     answers = keras_vit.predict(model, PHOTOS, threshold=0.0, top=100)
-    source.answers[1].boxes[0] = answers[1].boxes[0]
-    source.answers[1].labels[0] = NAMES.index(LABELS[answers[1].labels[0]])
-    source.answers[2] = answer(labels=np.zeros(0, int), boxes=np.zeros((0, 4)), crowd=np.zeros(0, bool), areas=[])
+    source.records[1].boxes[0] = answers[1].boxes[0]
+    source.records[1].labels[0] = NAMES.index(LABELS[answers[1].labels[0]])
+    source.records[2] = Answer(labels=np.zeros(0, int), boxes=np.zeros((0, 4)), crowd=np.zeros(0, bool), areas=[])
     found = keras_vit.evaluate(model, source, verbose=False)
     scores = [row["score"] for row in found.results["results.json"] if row["image_id"] == 3]
     assert scores == pytest.approx(answers[1].scores.tolist(), abs=1e-5)
@@ -226,17 +219,17 @@ def test_boxes(tmp_path):
 def test_keypoints(tmp_path):
     pytest.importorskip("pycocotools", reason="needs the extra [coco]")
     model, sigmas = load("vitpose_simple"), [0.3, 0.5, 0.9, 0.7]  # 4 of the model's 5 keypoints
-    source = Source("keypoints", objects(4), category_ids=(1,))
-    for known in source.answers:
+    source = source_of("keypoints", objects(4), category_ids=(1,))
+    for known in source.records:
         known.labels[:] = 0
-    boxes = [known.boxes[[0, 3]] for known in source.answers]  # 1 has no keypoints, and 2 is a crowd
-    for known in source.answers:
+    boxes = [known.boxes[[0, 3]] for known in source.records]  # 1 has no keypoints, and 2 is a crowd
+    for known in source.records:
         known.keypoints[[0, 3], 0, 2] = 2
     answers = keras_vit.predict(model, PHOTOS, boxes=boxes)
-    source.answers[0].keypoints[0, :, :2] = answers[0].xy[0][[3, 0, 2, 1]] + 0.1
+    source.records[0].keypoints[0, :, :2] = answers[0].xy[0][[3, 0, 2, 1]] + 0.1
     found = keras_vit.evaluate(model, source, sigmas=sigmas)
     near = labelled = 0
-    for known, answered in zip(source.answers, answers, strict=True):
+    for known, answered in zip(source.records, answers, strict=True):
         for person, xy in zip((0, 3), answered.xy, strict=True):
             left, top, right, bottom = known.boxes[person]
             for (x, y, visible), (its_x, its_y) in zip(known.keypoints[person], xy[[3, 0, 2, 1]], strict=True):
@@ -257,7 +250,7 @@ def test_keypoints(tmp_path):
 def test_depth(depth, tmp_path):
     known = [RNG.uniform(1, 9, size).astype("float32") for size in SIZES]
     known[0][:9], known[1][:] = 0, 0
-    source = Source("depth", [answer(depth=one) for one in known], (), ())
+    source = source_of("depth", [Answer(depth=one) for one in known], (), ())
     found = keras_vit.evaluate(depth, source, max_depth=8)
     rows = []
     for true, photo in ((known[0], PHOTOS[0]), (known[2], PHOTOS[2])):
@@ -316,11 +309,11 @@ def test_text_and_files(tmp_path):
 )
 def test_refusals(kind, changes, options, error, text, eomt):
     with pytest.raises(error, match=text):
-        keras_vit.evaluate(eomt, Source(kind, objects(0), **changes), **options)
+        keras_vit.evaluate(eomt, source_of(kind, objects(0), **changes), **options)
 
 
 def test_refusals_of_other_models(depth):
     with pytest.raises(ValueError, match="max_depth must be given for a relative model"):
-        keras_vit.evaluate(depth, Source("depth", [answer(depth=np.ones(size)) for size in SIZES], (), ()))
+        keras_vit.evaluate(depth, source_of("depth", [Answer(depth=np.ones(size)) for size in SIZES], (), ()))
     with pytest.raises(ValueError, match="none can be measured"):
-        keras_vit.evaluate(load("sam_prompts"), Source("instances", objects(0)))
+        keras_vit.evaluate(load("sam_prompts"), source_of("instances", objects(0)))
