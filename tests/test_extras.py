@@ -143,6 +143,13 @@ CASES = {
         beside="jax,tensorflow",
         environment=ON_JAX,
     ),
+    "coco": Case(
+        "score = keras_vit.evaluation.CocoPrecision('boxes', (1,))\n"
+        "truth = keras_vit.data.Answer(labels=[0], boxes=np.array([[0.0, 0.0, 9.0, 9.0]]))\n"
+        "score.add(1, truth, [0], [0.5], truth.boxes)\n"
+        "assert score.values()['AP'] == 1.0\n",
+        beside="tensorflow",
+    ),
     "hub": Case(
         "import huggingface_hub\n"
         "try:\n"

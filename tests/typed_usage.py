@@ -83,7 +83,7 @@ def predictions() -> None:
     assert_type(found.report(), str)
     keras_vit.preprocess(3.5, model.preprocessing)  # type: ignore[arg-type]
     keras_vit.preprocess("cat.jpg", "bicubic")  # type: ignore[arg-type]
-    keras_vit.evaluate(model, "images", topp=5)  # type: ignore[call-arg]
+    keras_vit.evaluate(model, "images", topp=5)  # type: ignore[call-overload]
 
 
 def training() -> None:

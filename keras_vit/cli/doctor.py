@@ -20,6 +20,7 @@ ENABLES = {
     "tensorflow": "TensorFlow, for data, evaluation, training and export",
     "jax": "the backend JAX",
     "analysis": "plots, explain",
+    "coco": "COCO's average precision, and masks of polygons",
     "completion": "completion",
     "demo": "demo",
     "export": "export to ONNX, LiteRT and OpenVINO",

@@ -267,7 +267,7 @@ def evaluate(
     labels: PathLike | None = None,
     **options: Any,
 ) -> Accuracy | TaskScores:
-    """Measure the top-k accuracy of a model on labelled images, or what papers report of a task model.
+    """Measure the accuracy of a classifier, or the scores of a task model.
 
     Images are read batch by batch; the accuracy needs 40 bytes of memory per image until it is complete. Of a task
     model, the kind of the data decides what is measured:

@@ -13,6 +13,7 @@ from keras_vit.versions import import_optional, install_command
 _TYPES = {"boxes": "bbox", "instances": "segm", "keypoints": "keypoints"}  # iouType of COCOeval
 _STATS = tuple("AP AP50 AP75 AP_small AP_medium AP_large AR1 AR10 AR100 AR_small AR_medium AR_large".split())
 _KEYPOINT_STATS = tuple("AP AP50 AP75 AP_medium AP_large AR AR50 AR75 AR_medium AR_large".split())
+_COCO_KEYPOINTS = 17
 _DIGITS = 2  # of coordinates in COCO's files
 
 
@@ -56,10 +57,16 @@ class CocoPrecision:
             scores: (objects,).
             shapes: the predicted boxes (objects, 4), left, top, right and bottom; masks (objects, height, width); or
                 keypoints (objects, keypoints, 3), x, y and score.
+
+        Raises:
+            ValueError: if there are not as many `sigmas` as keypoints.
         """
         height, width = truth.masks.shape[1:] if self.kind == "instances" else (0, 0)  # else not used
         self._images.append({"id": image_id, "height": height, "width": width})
         name, encode = _SHAPES[self.kind]
+        count = _COCO_KEYPOINTS if self.sigmas is None else len(self.sigmas)
+        if self.kind == "keypoints" and truth.keypoints.shape[1] != count:
+            raise ValueError(f"sigmas must be one number for each of {truth.keypoints.shape[1]} keypoints; got {count}")
         for n, (label, shape) in enumerate(zip(truth.labels, getattr(truth, name), strict=True)):
             row = {"id": len(self._truth) + 1, "image_id": image_id, "category_id": self.category_ids[label]}
             row |= encode(shape) | {"iscrowd": 0 if truth.crowd is None else int(truth.crowd[n])}
@@ -72,7 +79,10 @@ class CocoPrecision:
             self.results.append(row | encode(shape))
 
     def values(self) -> dict[str, float]:
-        """Return COCO's `AP`, `AP50`, `AP75`, `AP_small`, `AR100` and so on in [0, 1], without what has no object.
+        """Return COCO's `AP`, `AP50`, `AP75` and so on, in [0, 1].
+
+        The others are `AP_small`, `AP_medium` and `AP_large`, and the recalls `AR1`, `AR10`, `AR100`, `AR_small`,
+        `AR_medium` and `AR_large`; for keypoints `AR`, `AR50` and `AR75`. What no object belongs to is left out.
 
         Raises:
             ValueError: if no object is labelled.

@@ -79,12 +79,15 @@ class TaskScores:
         return "\n".join([f"{self.count} images", *lines])
 
     def save(self, folder: PathLike) -> None:
-        """Write the predictions as the official servers take them, complete or not at all.
+        """Write the predictions as the official servers take them.
 
-        Boxes, masks and keypoints: `results.json` of COCO; masks in its compressed run lengths. Panoptic:
-        `panoptic.json` and the folder `panoptic` of PNG files. Semantic: a PNG file per image, whose values are the
-        `category_ids` of the source, so 1 to 150 for ADE20K and `labelIds` for Cityscapes; no class is 0, or 255 if 0
-        is a class. Depth: 16-bit PNG files of 256 times the metres (KITTI); those of relative models are aligned.
+        The folder is complete, or is not written. Its contents depend on the task:
+
+        - `boxes`, `instances`, `keypoints`: `results.json` of COCO; masks in its compressed run lengths.
+        - `panoptic`: `panoptic.json` of COCO, and the folder `panoptic` of PNG files.
+        - `semantic`: a PNG file per image. Its values are the `category_ids` of the source, so 1 to 150 for ADE20K and
+          `labelIds` for Cityscapes. No class is 0, or 255 if 0 is a class.
+        - `depth`: a 16-bit PNG file per image, 256 times the metres (KITTI). Those of relative models are aligned.
 
         Args:
             folder: folder that does not exist or is empty; its parent must exist.

@@ -48,7 +48,9 @@ class ClassIoU:
         self._pixels += pairs.reshape(self._pixels.shape)
 
     def values(self) -> dict[str, float]:
-        """Return `mIoU`, `pixel_accuracy` and `mean_accuracy`, the mean over the classes of the truth, in [0, 1].
+        """Return `mIoU`, `pixel_accuracy` and `mean_accuracy`, in [0, 1].
+
+        The mean accuracy is over the classes that occur in the truth.
 
         Raises:
             ValueError: if no pixel has a class.
@@ -61,7 +63,9 @@ class ClassIoU:
         return {"mIoU": means["IoU"], "pixel_accuracy": correct, "mean_accuracy": means["accuracy"]}
 
     def per_class(self) -> dict[int, dict[str, float]]:
-        """Return {class: {"IoU", "accuracy"}}, both in [0, 1], without what is not defined."""
+        """Return {class: {"IoU", "accuracy"}}, in [0, 1].
+
+        A class that does not occur has none, and one that is not in the truth has no accuracy."""
         correct, truth, predicted = np.diag(self._pixels), self._pixels.sum(1), self._pixels[:, :-1].sum(0)
         union = truth + predicted - correct
         return {
@@ -142,7 +146,9 @@ class PanopticQuality:
         np.add.at(self._wrong, wrong, 1)
 
     def values(self) -> dict[str, float]:
-        """Return `PQ`, `SQ` and `RQ` in [0, 1], and with stuff also those of things and of stuff, such as `PQ_things`.
+        """Return `PQ`, `SQ` and `RQ`, in [0, 1].
+
+        With stuff, there are also those of things and of stuff, such as `PQ_things`.
 
         Raises:
             ValueError: if there is no segment.
@@ -193,7 +199,14 @@ class DepthErrors:
         self._rows: list[tuple[Any, ...]] = []
 
     def known(self, truth: np.ndarray) -> np.ndarray:
-        """Return which pixels (height, width) of a true depth map are measured."""
+        """Return which pixels of a true depth map are measured.
+
+        Args:
+            truth: metres (height, width).
+
+        Returns:
+            bool (height, width)
+        """
         return (truth >= self.min_depth) & (truth <= self.max_depth)
 
     def add(self, truth: npt.ArrayLike, predicted: npt.ArrayLike) -> None:
@@ -216,7 +229,9 @@ class DepthErrors:
             self._rows.append((*errors, *shares))
 
     def values(self) -> dict[str, float]:
-        """Return `abs_rel`, `rmse` in metres, and `delta1`, `delta2` and `delta3` in [0, 1].
+        """Return `abs_rel`, `rmse`, `delta1`, `delta2` and `delta3`.
+
+        `rmse` is in metres, and the last three are in [0, 1].
 
         Raises:
             ValueError: if no image has a known pixel.

@@ -109,9 +109,10 @@ def instances(
 def ranked_instances(
     mask_logits: npt.ArrayLike, class_logits: npt.ArrayLike, place: Placement, size: Size, top: int = 100
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the best pairs of a query and a class of an image, which average precision needs; their masks may overlap.
+    """Return the best pairs of a query and a class of an image.
 
-    The score of a pair is the probability of the class times the mean of the mask, as in EoMT's code.
+    Average precision needs them; their masks may overlap. The score of a pair is the probability of the class times the
+    mean of the mask, as in EoMT's code.
 
     Args:
         mask_logits, class_logits, place, size: as in `instances`.

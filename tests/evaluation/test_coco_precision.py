@@ -180,6 +180,9 @@ def test_similarity_of_other_keypoints(tmp_path):
     np.testing.assert_array_equal([*score.values().values()], stats[stats >= 0])
     with pytest.raises(ValueError, match="sigmas must be None"):
         CocoPrecision("boxes", CATEGORIES, sigmas)
+    for options in ({}, {"sigmas": [0.1, 0.2]}):
+        with pytest.raises(ValueError, match="sigmas must be one number for each of 4 keypoints; got (17|2)"):
+            measure("keypoints", images, range(10), **options)
     with pytest.raises(ValueError, match="kind must be one of"):
         CocoPrecision("masks", CATEGORIES)
 

@@ -8,7 +8,15 @@ from faults import for_each
 
 from keras_vit.tasks.drawing import resize_map
 from keras_vit.tasks.inputs import Placement
-from keras_vit.tasks.segments import LabelMap, Segments, instances, label_map, panoptic, semantic_scores
+from keras_vit.tasks.segments import (
+    LabelMap,
+    Segments,
+    instances,
+    label_map,
+    panoptic,
+    ranked_instances,
+    semantic_scores,
+)
 
 WHOLE = Placement((1.0, 1.0), (0.0, 0.0), (4, 4), (4, 4))
 
@@ -33,6 +41,21 @@ def test_a_segment_is_kept_by_the_pixels_that_its_query_owns_inside_its_mask_or_
     masks[:, 3, 0] = -9
     classes = np.array([[9.0, 0, 0], [0, 5, 0]])
     assert panoptic(masks, classes, WHOLE, 4, overlap=0.99).labels.tolist() == [0, 1]
+
+
+def test_best_pairs_of_query_and_class():
+    rng = np.random.default_rng(0)
+    masks, logits = rng.normal(size=(4, 4, 3)), rng.normal(size=(3, 4))
+    masks[..., 1] = -1  # an empty mask
+    labels, scores, found = ranked_instances(masks, logits, WHOLE, 4, top=7)
+    powers = np.exp(logits)
+    pairs = [(powers[q, c] / powers[q].sum(), q, c) for q in range(3) for c in range(3)]
+    for n, (share, query, label) in enumerate(sorted(pairs, reverse=True)[:7]):
+        inside = masks[..., query][masks[..., query] > 0]
+        score = share * np.mean(1 / (1 + np.exp(-inside))) if inside.size else 0.0
+        assert labels[n] == label and scores[n] == pytest.approx(score, abs=1e-5)
+        np.testing.assert_array_equal(found[n], masks[..., query] > 0)
+    assert len(labels) == len(scores) == len(found) == 7 and len(ranked_instances(masks, logits, WHOLE, 4)[0]) == 9
 
 
 def test_a_label_map_is_made_in_strips():
