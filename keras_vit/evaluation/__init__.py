@@ -13,13 +13,7 @@ from keras_vit.evaluation.neighbours import KNN, Embeddings, Neighbours, embed, 
 from keras_vit.evaluation.outputs import predict, predict_prepared
 from keras_vit.evaluation.real_labels import read_real_labels
 from keras_vit.evaluation.task_results import TaskScores
-from keras_vit.evaluation.task_scores import (
-    ClassIoU,
-    DepthErrors,
-    KeypointAccuracy,
-    PanopticQuality,
-    align_disparity,
-)
+from keras_vit.evaluation.task_scores import ClassIoU, DepthErrors, KeypointAccuracy, PanopticQuality, align_disparity
 from keras_vit.evaluation.vtab_score import VtabScore
 
 __all__ = [

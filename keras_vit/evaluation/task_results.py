@@ -190,7 +190,10 @@ class _Measure:
 
     def __init__(self, model, source):
         count = model.arguments.get("classes", model.arguments.get("num_keypoints"))
-        self.logits, _ = match_classes(source.class_names, model.labels, count)
+        labels = model.labels
+        if isinstance(model, ViTPose) and labels is not None:  # transformers writes L_Eye, COCO left_eye
+            labels = [name.replace("L_", "left_").replace("R_", "right_") for name in labels]
+        self.logits, _ = match_classes(source.class_names, labels, count)
         self.classes = np.full(count + 1, -1)
         self.classes[[*self.logits]] = range(len(self.logits))
         self.source, self.fixed, self.files = source, {}, {}

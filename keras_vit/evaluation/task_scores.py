@@ -67,12 +67,7 @@ class ClassIoU:
 
         A class that does not occur has none, and one that is not in the truth has no accuracy."""
         correct, truth, predicted = np.diag(self._pixels), self._pixels.sum(1), self._pixels[:, :-1].sum(0)
-        union = truth + predicted - correct
-        return {
-            int(n): {"IoU": float(correct[n] / union[n])}
-            | ({"accuracy": float(correct[n] / truth[n])} if truth[n] else {})
-            for n in np.flatnonzero(union)
-        }
+        return _per_class(IoU=_shares(correct, truth + predicted - correct), accuracy=_shares(correct, truth))
 
 
 class PanopticQuality:
@@ -166,14 +161,8 @@ class PanopticQuality:
     def per_class(self) -> dict[int, dict[str, float]]:
         """Return {class: {"PQ", "SQ", "RQ"}} of the classes with a segment, in [0, 1]."""
         total = self._found + self._wrong / 2 + self._missed / 2
-        return {
-            int(n): {
-                "PQ": float(self._iou[n] / total[n]),
-                "SQ": float(self._iou[n] / max(self._found[n], 1)),
-                "RQ": float(self._found[n] / total[n]),
-            }
-            for n in np.flatnonzero(total)
-        }
+        quality = _shares(self._iou, np.where(total > 0, np.maximum(self._found, 1), 0))  # 0 without a match
+        return _per_class(PQ=_shares(self._iou, total), SQ=quality, RQ=_shares(self._found, total))
 
 
 class DepthErrors:
@@ -315,8 +304,20 @@ class KeypointAccuracy:
 
     def per_class(self) -> dict[int, dict[str, float]]:
         """Return {keypoint: {"pck"}} of the keypoints with labels, in [0, 1]."""
-        correct, labelled = self._counts
-        return {int(n): {"pck": float(correct[n] / labelled[n])} for n in np.flatnonzero(labelled)}
+        return _per_class(pck=_shares(*self._counts))
+
+
+def _shares(part, whole):
+    return np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0)
+
+
+def _per_class(**shares):
+    """Return {class: {name: share}} without shares that are NaN, and without classes that have none."""
+    rows = {}
+    for name, values in shares.items():
+        for n in np.flatnonzero(~np.isnan(values)).tolist():
+            rows.setdefault(n, {})[name] = float(values[n])
+    return dict(sorted(rows.items()))
 
 
 def _maps(truth: Any, predicted: Any, dtype: Any = None) -> tuple[np.ndarray, np.ndarray]:

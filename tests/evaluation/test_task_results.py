@@ -219,7 +219,8 @@ def test_boxes(tmp_path):
 def test_keypoints(tmp_path):
     pytest.importorskip("pycocotools", reason="needs the extra [coco]")
     model, sigmas = load("vitpose_simple"), [0.3, 0.5, 0.9, 0.7]  # 4 of the model's 5 keypoints
-    source = source_of("keypoints", objects(4), category_ids=(1,))
+    model.labels = ("Nose", "L_Eye", "R_Eye", "L_Ear", "R_Ear")  # the names in transformers
+    source = source_of("keypoints", objects(4), ("left_ear", "nose", "right_eye", "left_eye"), (1,))
     for known in source.records:
         known.labels[:] = 0
     boxes = [known.boxes[[0, 3]] for known in source.records]  # 1 has no keypoints, and 2 is a crowd
