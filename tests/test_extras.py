@@ -109,7 +109,11 @@ CASES = {
         "content = {'images': [picture], 'annotations': [{'id': 1, 'image_id': 1, 'category_id': 1, **shape}]}\n"
         "content['categories'] = [{'id': 1, 'name': 'cat'}]\n"
         "pathlib.Path('a.json').write_text(json.dumps(content))\n"
-        "assert keras_vit.data.from_coco('.', 'a.json').answer(0).masks.sum() == 50\n",
+        "assert keras_vit.data.from_coco('.', 'a.json').answer(0).masks.sum() == 50\n"
+        "score = keras_vit.evaluation.CocoPrecision('boxes', (1,))\n"
+        "truth = keras_vit.data.Answer(labels=[0], boxes=np.array([[0.0, 0.0, 9.0, 9.0]]))\n"
+        "score.add(1, truth, [0], [0.5], truth.boxes)\n"
+        "assert score.values()['AP'] == 1.0\n",
         beside="tensorflow",
     ),
     "completion": Case("", beside="jax", command=("-m", "keras_vit_command", "completion", "bash")),
@@ -142,13 +146,6 @@ CASES = {
         "assert all((arrays[name] == read[name]).all() for name in arrays)\n",
         beside="jax,tensorflow",
         environment=ON_JAX,
-    ),
-    "coco": Case(
-        "score = keras_vit.evaluation.CocoPrecision('boxes', (1,))\n"
-        "truth = keras_vit.data.Answer(labels=[0], boxes=np.array([[0.0, 0.0, 9.0, 9.0]]))\n"
-        "score.add(1, truth, [0], [0.5], truth.boxes)\n"
-        "assert score.values()['AP'] == 1.0\n",
-        beside="tensorflow",
     ),
     "hub": Case(
         "import huggingface_hub\n"
