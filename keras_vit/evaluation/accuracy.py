@@ -272,7 +272,7 @@ def evaluate(
     Images are read batch by batch; the accuracy needs 40 bytes of memory per image until it is complete. Of a task
     model, the kind of the data decides what is measured:
 
-    - `semantic`: mIoU of `EoMT` or `DPTSegmentation`.
+    - `semantic`: mIoU of `EoMT`, `DPTSegmentation` or `LinearSegmentation`.
     - `panoptic`: panoptic quality of `EoMT`, as panopticapi computes it (arXiv 1801.00868).
     - `instances`: COCO's AP of the best 100 masks of `EoMT`.
     - `boxes`: COCO's AP of the best 100 boxes of `YOLOS`, of any score.

@@ -19,7 +19,7 @@ from keras_vit.data.task_sources import TaskSource
 from keras_vit.evaluation.class_matching import match_classes
 from keras_vit.evaluation.coco_precision import CocoPrecision
 from keras_vit.evaluation.task_scores import ClassIoU, DepthErrors, KeypointAccuracy, PanopticQuality, align_disparity
-from keras_vit.models import DPT, YOLOS, DPTSegmentation, EoMT, ViTPose
+from keras_vit.models import DPT, YOLOS, DPTSegmentation, EoMT, LinearSegmentation, ViTPose
 from keras_vit.progress import progress
 from keras_vit.tasks.answers import predict_task
 from keras_vit.tasks.segments import ranked_instances
@@ -211,7 +211,7 @@ class _Measure:
 
 
 class _Semantic(_Measure):
-    models = (EoMT, DPTSegmentation)
+    models = (EoMT, DPTSegmentation, LinearSegmentation)
 
     def __init__(self, model, source):
         super().__init__(model, source)

@@ -120,9 +120,25 @@ def official(source, key, kind, found, folder, sigmas=None):
     return [x for x in measured.stats if x >= 0]
 
 
-@pytest.mark.parametrize("case", ["eomt_dinov2", "dpt_segmentation"])
+def linear():
+    config = keras_vit.ViTConfig(
+        name="tiny",
+        image_size=32,
+        patch_size=8,
+        hidden_dim=12,
+        num_layers=1,
+        num_heads=2,
+        mlp_dim=16,
+        include_top=False,
+    )
+    model = keras_vit.LinearSegmentation(keras_vit.VisionTransformer(config), classes=5)
+    model.labels = LABELS
+    return model
+
+
+@pytest.mark.parametrize("case", ["eomt_dinov2", "dpt_segmentation", "linear"])
 def test_classes_of_pixels(case, eomt, tmp_path):
-    model = eomt if case == "eomt_dinov2" else load(case)
+    model = eomt if case == "eomt_dinov2" else linear() if case == "linear" else load(case)
     count = model.arguments["classes"]
     names, ids = (NAMES, IDS) if count == 5 else (("LABEL_2", "LABEL_0"), (300, 10))
     truths = [RNG.integers(0, len(names), size).astype("int32") for size in SIZES]
