@@ -97,29 +97,33 @@ class _PerVariable:
 
     Args:
         rate_factors: one number per trainable variable, in their order; None means 1 for all.
+        encoder_rate: Keras schedule that takes the place of the learning rate for some variables, or None.
+        of_encoder: one bool per trainable variable, whether it follows `encoder_rate`; None without one.
         **kwargs: arguments of the optimizer.
     """
 
-    def __init__(self, *args, rate_factors=None, **kwargs):
+    def __init__(self, *args, rate_factors=None, encoder_rate=None, of_encoder=None, **kwargs):
         super().__init__(*args, **kwargs)
         self.rate_factors = None if rate_factors is None else tuple(float(factor) for factor in rate_factors)
+        self.encoder_rate = encoder_rate
+        self.of_encoder = None if of_encoder is None else tuple(map(bool, of_encoder))
 
     def build(self, variables):
         if self.built:
             return
-        if self.rate_factors is not None and len(self.rate_factors) != len(variables):
+        counts = {len(given) for given in (self.rate_factors, self.of_encoder) if given is not None}
+        if counts - {len(variables)}:
             raise ValueError(
-                f"the optimizer has learning rates for {len(self.rate_factors)} trainable variables; "
+                f"the optimizer has learning rates for {max(counts)} trainable variables; "
                 f"the model has {len(variables)}: compile it again after freezing or unfreezing layers"
             )
         super().build(variables)
         self._is_kernel = tuple(variable.name == "kernel" for variable in variables)
 
     def update_step(self, gradient, variable, learning_rate):
-        index = self._get_variable_index(variable)
-        rate = ops.cast(learning_rate, variable.dtype)
-        if self.rate_factors is not None:
-            rate = rate * ops.cast(self.rate_factors[index], variable.dtype)
+        scheduled, factor = rate_of(self, self._get_variable_index(variable))
+        rate = ops.cast(learning_rate if scheduled is None else scheduled, variable.dtype)
+        rate = rate if factor == 1.0 else rate * ops.cast(factor, variable.dtype)
         if self.weight_decay and self._use_weight_decay(variable):
             self.assign_sub(variable, ops.multiply(variable, rate * ops.cast(weight_decay_of(self), variable.dtype)))
         super().update_step(gradient, variable, rate)
@@ -131,13 +135,26 @@ class _PerVariable:
         return self._is_kernel[self._get_variable_index(variable)]
 
     def get_config(self):
-        return {**super().get_config(), "rate_factors": self.rate_factors and list(self.rate_factors)}
+        own = {"rate_factors": self.rate_factors and list(self.rate_factors)}
+        if self.encoder_rate is not None:
+            rate = keras.saving.serialize_keras_object(self.encoder_rate)
+            own |= {"encoder_rate": rate, "of_encoder": list(self.of_encoder)}
+        return {**super().get_config(), **own}
 
     @classmethod
     def from_config(cls, config, custom_objects=None):
-        decay = config.get("weight_decay")
-        decay = keras.saving.deserialize_keras_object(decay, custom_objects) if isinstance(decay, dict) else decay
-        return super().from_config({**config, "weight_decay": decay}, custom_objects)
+        schedules = {
+            name: config[name] for name in ("weight_decay", "encoder_rate") if isinstance(config.get(name), dict)
+        }
+        read = {name: keras.saving.deserialize_keras_object(one, custom_objects) for name, one in schedules.items()}
+        return super().from_config({**config, **read}, custom_objects)
+
+
+def rate_of(optimizer, index):
+    """Return the learning rate of a variable in place of the optimizer's, or None, and the factor of either."""
+    factors, of_encoder = (getattr(optimizer, name, None) for name in ("rate_factors", "of_encoder"))
+    scheduled = optimizer.encoder_rate(optimizer.variables[0]) if of_encoder and of_encoder[index] else None
+    return scheduled, 1.0 if factors is None else factors[index]
 
 
 def weight_decay_of(optimizer):

@@ -103,13 +103,15 @@ class _Update:
 
     def _rate(self, index):
         """Return the learning rate of a weight and its decay per step, None for no decay."""
-        factors = getattr(self.optimizer, "rate_factors", None)
-        factor = 1.0 if factors is None else factors[index]
-        if factor not in self._rates:
-            rate = self._learning_rate if factor == 1.0 else self._learning_rate * factor
+        factors, of_encoder = (getattr(self.optimizer, name, None) for name in ("rate_factors", "of_encoder"))
+        key = factors and factors[index], of_encoder and of_encoder[index]
+        if key not in self._rates:
+            scheduled, factor = saved_objects.rate_of(self.optimizer, index)
+            rate = self._learning_rate if scheduled is None else ops.cast(scheduled, self._learning_rate.dtype)
+            rate = rate if factor == 1.0 else rate * factor
             decay = saved_objects.weight_decay_of(self.optimizer)
-            self._rates[factor] = rate, rate * decay if self.optimizer.weight_decay else None
-        return self._rates[factor]
+            self._rates[key] = rate, rate * decay if self.optimizer.weight_decay else None
+        return self._rates[key]
 
 
 class _Adam(_Update):

@@ -94,7 +94,7 @@ def task_pipeline(
     if is_person != (preprocessing.sizing == "box"):
         got = f"{preprocessing.sizing!r} for {targets}"
         raise ValueError(f"preprocessing must have sizing='box' for keypoints, and only for them; got {got}")
-    operations = parse_all("augment", augment, {**(OF_PERSONS if is_person else OF_IMAGES), **_COLOURS})
+    operations = parse_task_augment(augment, targets)
     moves = {one.kind: one.function for one in operations if one.kind != "image"}
     colours = [one for one in operations if one.kind == "image"]
     if len(moves) + len(colours) < len(operations):
@@ -140,6 +140,16 @@ def task_pipeline(
     dataset = finished(dataset, order, start_step)
     dataset.class_names = source.class_names or None  # of depth
     return dataset
+
+
+def parse_task_augment(texts, targets):
+    """Return the operations of strings such as `"scale_jitter(0.1, 2)"`, see `task_pipeline`."""
+    return parse_all("augment", texts, {**(OF_PERSONS if targets == "keypoints" else OF_IMAGES), **_COLOURS})
+
+
+def count_rows(source, targets):
+    """Return the number of rows of an epoch: images, or persons with keypoints."""
+    return len(_rows(source, targets))
 
 
 def _input_size(preprocessing, is_free):

@@ -14,6 +14,8 @@ from keras_vit.compat.saved_objects import CrossEntropy
 from keras_vit.layers.position_grid import resize_matrix
 from keras_vit.models.base import Model
 from keras_vit.models.encoders import find_encoder, output_activation, preprocessing_of
+from keras_vit.models.eomt_training import EoMTTraining
+from keras_vit.models.task_model import TaskModel
 from keras_vit.models.training_model import TrainingModel
 from keras_vit.typing import Tensor
 
@@ -233,8 +235,18 @@ class Distiller(TrainingModel, Model):
 
 
 def student_of(model):
-    """Return the model that a training run is for: a `Distiller`'s student, or the model itself."""
+    """Return the model whose variables a run trains: a `Distiller`'s student, or the model itself."""
     return model.student if isinstance(model, Distiller) else model
+
+
+def result_of(model):
+    """Return the model that a run returns and saves: that of a `Distiller` or `EoMTTraining`, or the model itself."""
+    return model.trained_model() if isinstance(model, (Distiller, EoMTTraining)) else model
+
+
+def labelled_in_training(model):
+    """Return the model that has the labels and the preprocessing of a run: the task model, or the encoder inside."""
+    return result_of(model) if isinstance(result_of(model), TaskModel) else find_encoder(model)
 
 
 class DistillationLoss(keras.losses.Loss):

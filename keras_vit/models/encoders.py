@@ -79,6 +79,8 @@ def find_encoders(model):
         return [model]
     if isinstance(model, TrainingModel):  # its graph may contain the layers of the trained model, but not that model
         return find_encoders(model.trained_model())
+    if isinstance(getattr(model, "encoder", None), Encoder):  # of a task model, whose graph has the layers of both
+        return [model.encoder]
     return [found for layer in getattr(model, "layers", ()) for found in find_encoders(layer)]
 
 

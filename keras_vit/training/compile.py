@@ -9,12 +9,14 @@ from keras_vit.compat import saved_objects
 from keras_vit.compat.graph import inner_layers
 from keras_vit.layers import AxialBottleneck, AxialTransformerBlock, PreActivationUnit, SwinBlock, TransformerBlock
 from keras_vit.layers.position_bias import AttentionBias
-from keras_vit.models import AxialResNet, BiTResNet, Distiller, Model, SwinTransformer, VisionTransformer
+from keras_vit.models import AxialResNet, BiTResNet, Distiller, Model, SwinTransformer, TaskModel, VisionTransformer
+from keras_vit.models.distillation import result_of
 from keras_vit.models.encoders import find_encoder, find_encoders, output_activation, output_calls
-from keras_vit.training.recipe_checks import CROPPED, SELF_SUPERVISED
+from keras_vit.training.recipe_checks import CROPPED, SELF_SUPERVISED, TASKS
 
 _MOMENTUM = 0.9  # SGD: arXiv 2010.11929, section 4.1
 _DECAY_FACTOR = 0.1
+_POWER = 0.9  # of schedule "polynomial", as in the segmentation of DeepLab (arXiv 1606.00915) and EoMT
 
 # model -> the layers that count as its blocks; the ResNet of a hybrid counts as its embedding
 _BLOCKS = {
@@ -33,7 +35,9 @@ def compile_model(recipe, model, steps=None, steps_per_epoch=None):
     arguments = {"steps_per_execution": recipe.steps_per_execution}
     if recipe.microbatches > 1:
         arguments["microbatches"] = recipe.microbatches
-    if recipe.loss not in SELF_SUPERVISED:  # those models have their own losses and metrics
+    if recipe.loss in TASKS:
+        arguments["loss"] = TASKS[recipe.loss].make_loss(model)
+    elif recipe.loss not in SELF_SUPERVISED:  # those models have their own losses and metrics
         activation = output_activation(model)
         if activation not in ("linear", recipe.loss):
             raise ValueError(f"model must return logits or {recipe.loss} for loss={recipe.loss!r}; got {activation}")
@@ -42,7 +46,7 @@ def compile_model(recipe, model, steps=None, steps_per_epoch=None):
     if recipe.loss == CROPPED:
         per_epoch = steps_per_epoch or steps // (recipe.epochs or 1)
         arguments |= {"epochs": -(-steps // per_epoch), "steps_per_epoch": per_epoch}
-    optimizer = create_optimizer(recipe, schedule, model, steps)
+    optimizer = create_optimizer(recipe, schedule, model, steps, warmup_steps)
     if recipe.head_bias is not None:
         _set_head_bias(model, recipe.head_bias)
     model.compile(optimizer=optimizer, **arguments)
@@ -73,6 +77,13 @@ def _check_model(recipe, model):
                 f"loss must be {loss!r} for a keras_vit.{wanted.__name__}, and for no other model; "
                 f"got {type(model).__name__} with loss={recipe.loss!r} in recipe {recipe.name!r}"
             )
+    task = TASKS.get(recipe.loss)
+    if (task is not None) != isinstance(result_of(model), TaskModel) or task and not isinstance(model, task.trained):
+        kinds = ", ".join(f"{kind.__name__} for {loss!r}" for loss, one in TASKS.items() for kind in one.trained)
+        raise ValueError(
+            f"loss must be that of the model ({kinds}); got {type(model).__name__} with loss={recipe.loss!r} in recipe "
+            f"{recipe.name!r}"
+        )
     if recipe.microbatches > 1 and not isinstance(model, Model):
         raise ValueError(f"microbatches={recipe.microbatches} needs a keras_vit.Model; got {type(model).__name__}")
     if recipe.input_dtype == "uint8" and (isinstance(model, Distiller) or getattr(config, "distilled", False)):
@@ -126,6 +137,7 @@ def create_schedule(recipe, steps, warmup_steps=0):
         t < w      warmup_learning_rate + (learning_rate - warmup_learning_rate) * t / w
         cosine     final_learning_rate + (learning_rate - final_learning_rate) * (1 + cos(pi p)) / 2
         linear     final_learning_rate + (learning_rate - final_learning_rate) * (1 - p)
+        polynomial final_learning_rate + (learning_rate - final_learning_rate) * (1 - p)^0.9
         step       learning_rate * decay_factor^k, where k is the number of shares in `decay_at` with t > share * T
         constant   learning_rate
 
@@ -156,6 +168,8 @@ def create_schedule(recipe, steps, warmup_steps=0):
             after = schedules.CosineDecay(peak, rest, alpha=final / peak)
         case "linear":
             after = schedules.PolynomialDecay(peak, rest, final)
+        case "polynomial":
+            after = schedules.PolynomialDecay(peak, rest, final, power=_POWER)
         case "step":
             boundaries = [round(share * steps) - warmup_steps for share in recipe.decay_at]
             if boundaries[0] < 0:
@@ -169,7 +183,7 @@ def create_schedule(recipe, steps, warmup_steps=0):
     return saved_objects.Warmup(start, peak, warmup_steps, after) if warmup_steps else after
 
 
-def create_optimizer(recipe, learning_rate, model, steps=None):
+def create_optimizer(recipe, learning_rate, model, steps=None, warmup_steps=0):
     """Build the optimizer that trains `model`.
 
     Weight decay is decoupled and scales with the learning rate: each step subtracts `LR(t) * weight_decay * kernel`.
@@ -181,7 +195,8 @@ def create_optimizer(recipe, learning_rate, model, steps=None):
         recipe: `Recipe`.
         learning_rate: number or Keras schedule.
         model: a built keras model; freeze its layers before this call.
-        steps: steps of the whole run, for a weight decay that changes.
+        steps: steps of the whole run, for a weight decay that changes, and for `encoder_warmup_steps`.
+        warmup_steps: steps of the warm-up of the heads, for `encoder_warmup_steps`.
 
     Returns:
         A `keras.optimizers.Optimizer` that is not built yet.
@@ -204,9 +219,18 @@ def create_optimizer(recipe, learning_rate, model, steps=None):
     }
     if recipe.ema_momentum is not None:
         arguments |= {"use_ema": True, "ema_momentum": recipe.ema_momentum}
-    if recipe.layer_decay is not None:
-        arguments["rate_factors"] = layer_rates(model, recipe.layer_decay)
-    library = saved_objects if recipe.weight_decay or recipe.layer_decay else keras.optimizers
+    encoder = find_encoder(model)
+    inside = set() if encoder is None else set(map(id, encoder.variables))
+    of_encoder = [id(variable) in inside for variable in model.trainable_variables]
+    if recipe.layer_decay is not None or recipe.encoder_rate != 1:
+        rates = zip(layer_rates(model, recipe.layer_decay or 1.0), of_encoder, strict=True)
+        arguments["rate_factors"] = [rate * (recipe.encoder_rate if is_inside else 1) for rate, is_inside in rates]
+    if recipe.encoder_warmup_steps:  # the rate of the encoder is 0 while the heads warm up
+        rate = create_schedule(recipe, steps - warmup_steps, recipe.encoder_warmup_steps)
+        arguments["encoder_rate"] = saved_objects.Warmup(0.0, 0.0, warmup_steps, rate) if warmup_steps else rate
+        arguments["of_encoder"] = of_encoder
+    has_own_rates = {"rate_factors", "encoder_rate"} & {*arguments}
+    library = saved_objects if recipe.weight_decay or has_own_rates else keras.optimizers
     if recipe.optimizer == "adamw":
         beta_2 = 0.999 if recipe.beta_2 is None else recipe.beta_2
         return library.AdamW(beta_1=0.9, beta_2=beta_2, epsilon=1e-8, **arguments)

@@ -6,7 +6,8 @@ import os
 
 import keras
 
-from keras_vit.models.distillation import Distiller, student_of
+from keras_vit.models import Distiller, EoMTTraining, TaskModel
+from keras_vit.models.distillation import labelled_in_training, result_of, student_of
 from keras_vit.models.encoders import find_encoder
 from keras_vit.training.recipe_checks import SELF_SUPERVISED
 
@@ -25,15 +26,16 @@ def run_identity(recipe, images, model, weights):
 
     The arguments are those of `train`, with `RunImages` and a built model.
     """
-    encoder = find_encoder(model)
+    encoder, result = find_encoder(model), result_of(model)
     structure = [(list(v.shape), str(v.dtype), v.trainable) for v in student_of(model).variables]
     identity = {
         "recipe": recipe.to_dict(),
         "model": encoder.config.to_dict(),
-        "preprocessing": encoder.preprocessing.to_dict(),
+        "head": result.arguments if isinstance(result, TaskModel) else None,
+        "preprocessing": labelled_in_training(model).preprocessing.to_dict(),
         "weights": encoder.weights_source if weights is None else str(weights),
         "weights_file": None,
-        "pretraining": model.settings if isinstance(model, tuple(SELF_SUPERVISED.values())) else None,
+        "pretraining": model.settings if isinstance(model, (EoMTTraining, *SELF_SUPERVISED.values())) else None,
         "distillation": model.identity() if isinstance(model, Distiller) else None,
         "structure": hashlib.sha256(json.dumps(structure).encode()).hexdigest()[:16],
         **images.fingerprints(),

@@ -4,9 +4,10 @@ import dataclasses
 import os
 
 from keras_vit import checks
-from keras_vit.data import eval_pipeline, from_directory, multi_crop_pipeline, train_pipeline
+from keras_vit.data import TaskSource, eval_pipeline, from_directory, multi_crop_pipeline, task_pipeline, train_pipeline
 from keras_vit.data.sources import ImageSource
-from keras_vit.training.recipe_checks import CROPPED, DATASETS, SELF_SUPERVISED
+from keras_vit.data.task_pipeline import count_rows
+from keras_vit.training.recipe_checks import CROPPED, DATASETS, SELF_SUPERVISED, TASKS
 
 _MOST_NAMED = 8  # classes in a message
 
@@ -20,8 +21,12 @@ class RunImages:
         validation: `ImageSource` to measure the accuracy on, or None.
     """
 
-    train: ImageSource
-    validation: ImageSource | None
+    train: ImageSource | TaskSource
+    validation: ImageSource | TaskSource | None
+
+    def size(self, recipe):
+        """Return the number of training images; with keypoints, that of persons."""
+        return count_rows(self.train, TASKS[recipe.loss].targets) if recipe.loss in TASKS else self.train.size
 
     def fingerprints(self):
         """Return the fingerprints of the training and of the validation images; see `ImageSource.fingerprint`."""
@@ -37,6 +42,8 @@ class RunImages:
             start_step: number of the first batch.
             max_corrupt: see `train_pipeline`.
         """
+        if recipe.loss in TASKS:
+            return self._task_batches(recipe, preprocessing, devices, start_step, max_corrupt)
         common = {"dtype": recipe.input_dtype, "max_corrupt": max_corrupt}
         drawn = {name: getattr(recipe, name) for name in ("seed", "augment", "mix", "repeats")}
         pipeline = train_pipeline
@@ -47,6 +54,18 @@ class RunImages:
         if self.validation is None:
             return train, None
         return train, devices.dataset(lambda shard: eval_pipeline(self.validation, *made, shard=shard, **common))
+
+    def _task_batches(self, recipe, preprocessing, devices, start_step, max_corrupt):
+        made = preprocessing, recipe.batch_size, TASKS[recipe.loss].targets
+        common = {"max_objects": recipe.max_objects, "max_corrupt": max_corrupt}
+        drawn = {"seed": recipe.seed, "augment": recipe.augment, "start_step": start_step}
+        train = devices.dataset(lambda shard: task_pipeline(self.train, *made, shard=shard, **drawn, **common))
+        if self.validation is None:
+            return train, None
+        once = dict.fromkeys(("shuffle", "repeat", "drop_remainder"), False)
+        return train, devices.dataset(
+            lambda shard: task_pipeline(self.validation, *made, shard=shard, **once, **common)
+        )
 
 
 def open_images(recipe, source, validation):
@@ -62,7 +81,9 @@ def open_images(recipe, source, validation):
             raise ValueError(f"source must be given: recipe {recipe.name!r} has no images of its own")
         source, held_out = DATASETS[recipe.dataset]()
         validation = held_out if validation is None and recipe.loss != CROPPED else validation
-    images = RunImages(_open("source", source), None if validation is None else _open("validation", validation))
+    given = {"source": source, "validation": validation}
+    opened = {name: None if one is None else _open(name, one, recipe.loss in TASKS) for name, one in given.items()}
+    images = RunImages(opened["source"], opened["validation"])
     if images.validation is not None and recipe.loss not in SELF_SUPERVISED:
         names, held_out = images.train.class_names, images.validation.class_names
         if held_out != names:
@@ -70,8 +91,10 @@ def open_images(recipe, source, validation):
     return images
 
 
-def _open(name, source):
-    """Return the `ImageSource` of an argument, which may be a folder."""
+def _open(name, source, is_task):
+    """Return the `ImageSource` of an argument, which may be a folder, or the `TaskSource`."""
+    if is_task:
+        return checks.check_instance(name, source, TaskSource, "a TaskSource, such as keras_vit.data.from_coco(...)")
     if isinstance(source, (str, os.PathLike)):
         return from_directory(checks.check_path(name, source))
     expected = "a folder of class folders or an ImageSource, such as from keras_vit.data.from_arrays"

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 from keras_vit import checks
 from keras_vit.config import Config, ImageConfig
 from keras_vit.training.compile import compile_model
-from keras_vit.training.recipe_checks import CHECKS, EXCLUSIVE, RATES, rules
+from keras_vit.training.recipe_checks import CHECKS, EXCLUSIVE, RATES, check_augment, rules
 from keras_vit.typing import Pair
 
 ModelT = TypeVar("ModelT")
@@ -33,9 +33,9 @@ class Recipe(Config):
         batch_size: images per step.
         epochs: passes over the training images. Give this or `steps`.
         steps: steps of the whole run.
-        schedule: decay of the learning rate after the warm-up: `cosine`, `linear`, `step` or `constant`, see
-            `keras_vit.training.compile.create_schedule`.
-        final_learning_rate: final value of `cosine` and `linear`.
+        schedule: decay of the learning rate after the warm-up: `cosine`, `linear`, `polynomial`, `step` or `constant`,
+            see `keras_vit.training.compile.create_schedule`.
+        final_learning_rate: final value of `cosine`, `linear` and `polynomial`.
         warmup_steps: steps of the linear warm-up. Give at most one of this, `warmup_fraction` and `warmup_epochs`.
         warmup_fraction: share of all steps, in [0, 1).
         warmup_epochs: passes over the training images; may be a fraction.
@@ -50,8 +50,18 @@ class Recipe(Config):
         clip_weight_norm: maximum norm of the gradient of each weight, None for no clipping.
         loss: `softmax`, or `sigmoid` summed over the classes, both for integer and for mixed labels; or one that uses
             no labels: `masked_patches` of a `keras_vit.MaskedPatchPrediction`, `masked_autoencoder` of a
-            `keras_vit.MaskedAutoencoder`, or `self_distillation` of a `keras_vit.SelfDistillation`.
-        pretraining: dict of arguments of that model, if `keras_vit.train` builds it; None for its defaults.
+            `keras_vit.MaskedAutoencoder`, or `self_distillation` of a `keras_vit.SelfDistillation`; or that of a task
+            model, see `keras_vit.tasks`: `segmentation` (`SegmentationLoss`), `masks` (`MaskLoss`), `boxes`
+            (`DetectionLoss`), `heatmaps` (`HeatmapLoss`), `silog` or `scale_shift_invariant`.
+        pretraining: dict of arguments of that model, if `keras_vit.train` builds it; None for its defaults. For loss
+            `masks`, arguments of `keras_vit.EoMTTraining` without `steps`.
+        head: for the loss of a task model, dict of arguments of the task model that `keras_vit.train` builds, without
+            `classes` or `num_keypoints`, and maybe its `class_name`; None for its defaults.
+        max_objects: for losses `masks` and `boxes`, see `keras_vit.data.task_pipeline`.
+        encoder_rate: for the loss of a task model, factor of the learning rate of the encoder, in (0, 1].
+        encoder_warmup_steps: for the loss of a task model, steps of a warm-up of the encoder after the warm-up of the
+            head, in which the learning rate of the encoder is 0; 0 for one warm-up of both.
+        frozen: for the loss of a task model, whether the encoder is not trained.
         crops: for loss `self_distillation`, dict of arguments of `keras_vit.data.multi_crop_pipeline`; None for its
             defaults.
         head_bias: with loss `sigmoid`, the initial bias of a new head; a head whose bias is not all zeros keeps it.
@@ -112,6 +122,11 @@ class Recipe(Config):
     clip_weight_norm: float | None = None
     loss: str = "softmax"
     pretraining: dict[str, Any] | None = None
+    head: dict[str, Any] | None = None
+    max_objects: int = 100
+    encoder_rate: float = 1.0
+    encoder_warmup_steps: int = 0
+    frozen: bool = False
     crops: dict[str, Any] | None = None
     head_bias: float | None = None
     label_smoothing: float = 0.0
@@ -138,6 +153,7 @@ class Recipe(Config):
     def __post_init__(self):
         super().__post_init__()
         self._refuse(rules(self))
+        check_augment(self)
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with the named fields changed.
@@ -163,7 +179,8 @@ class Recipe(Config):
         Args:
             model: a built classifier with one logit per class: a model of this package, a keras model that contains
                 one, such as `keras_vit.Model(inputs, outputs)` with a new head, or a `Distiller`. For a loss that uses
-                no labels, the model that the loss names, such as a `MaskedAutoencoder`.
+                no labels, the model that the loss names, such as a `MaskedAutoencoder`; for that of a task model, the
+                task model, or the `EoMTTraining` of an `EoMT`.
             steps: steps of the whole run, the length of the schedule; None uses the recipe's `steps`, or its `epochs`
                 times `steps_per_epoch`.
             steps_per_epoch: steps of one pass over the images; None uses `steps` divided by the recipe's `epochs`.

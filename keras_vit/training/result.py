@@ -7,8 +7,7 @@ import zipfile
 
 import keras
 
-from keras_vit.models.distillation import student_of
-from keras_vit.models.encoders import find_encoder
+from keras_vit.models.distillation import labelled_in_training, result_of
 from keras_vit.models.layer_states import restart_lora
 from keras_vit.training import progress
 from keras_vit.training.checkpoint_files import write_text
@@ -52,12 +51,12 @@ def read_result(workdir, identity, model):
     check_same_run(workdir, saved_identity, identity)
     with _named(workdir / "model.keras", path):
         saved = keras.models.load_model(workdir / "model.keras", compile=False)
-    model = student_of(model)
+    model = result_of(model)
     own = [weight for weight in model.weights if not weight.name.startswith("lora_")]  # merged in the file
     for variable, value in zip(own, saved.weights, strict=True):
         variable.assign(value_of(value))
     restart_lora(model)
-    find_encoder(model).labels = find_encoder(saved).labels
+    labelled_in_training(model).labels = labelled_in_training(saved).labels
     return TrainResult(model, history, accuracy)
 
 

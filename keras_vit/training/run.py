@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import importlib.util
 import json
+import math
 import pathlib
 from typing import Any
 
@@ -17,7 +18,7 @@ from keras_vit.data.sources import ImageSource
 from keras_vit.logs import LOGGER
 from keras_vit.models import Distiller
 from keras_vit.models.derived import of_pixels
-from keras_vit.models.distillation import student_of
+from keras_vit.models.distillation import labelled_in_training, result_of
 from keras_vit.models.encoders import find_encoder
 from keras_vit.training import progress
 from keras_vit.training.checkpoint_files import CHECKPOINTS, held, write_text
@@ -66,7 +67,8 @@ def train(
 
     Args:
         recipe: name in `keras_vit.training.RECIPES`, or a `Recipe`.
-        source: folder of class folders, or `ImageSource`, of the training images; None uses the recipe's own.
+        source: folder of class folders, or `ImageSource`, of the training images; None uses the recipe's own. For the
+            loss of a task model, a `TaskSource`.
         workdir: folder for the results; created if absent. All workers of a run share it.
         model: a name of the zoo, such as `"ViT-B_16"`; a config; a built model, created under the same strategy, which
             may be a `Distiller`; or None for the recipe's own. A model that is built here gets one class per class of
@@ -116,9 +118,13 @@ def train(
     with contextlib.nullcontext(strategy) if isinstance(strategy, Devices) else distribution(strategy) as devices:
         images = open_images(recipe, source, validation)
         keras.utils.set_random_seed(recipe.seed)
-        model = model_to_train(recipe, images.train.class_names, model, weights)
+        model = model_to_train(recipe, images.train.class_names, model, weights, _steps(recipe, images))
         run = _Run(recipe, images, model, run_identity(recipe, images, model, weights), workdir, devices, shown)
         return run.result(checkpoint_every, max_corrupt)
+
+
+def _steps(recipe, images):
+    return math.prod(recipe.total_steps(images.size(recipe)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +143,7 @@ class _Run:
         """Return the `TrainResult`, that of a finished run without training."""
         recipe, is_rescaled = self.recipe, self.recipe.input_dtype == "uint8" and not isinstance(self.model, Distiller)
         trained = of_pixels(self.model) if is_rescaled else self.model
-        epochs, steps_per_epoch = recipe.total_steps(self.images.train.size)
+        epochs, steps_per_epoch = recipe.total_steps(self.images.size(recipe))
         recipe.compile(trained, steps=epochs * steps_per_epoch, steps_per_epoch=steps_per_epoch)
         finished = read_result(self.workdir, self.identity, self.model)
         if finished is not None:
@@ -145,10 +151,10 @@ class _Run:
             return finished
         with held(self.workdir, self.devices.is_chief):
             resume = Resume(self.workdir, checkpoint_every, run=self.identity)
-            preprocessing = find_encoder(self.model).preprocessing
+            preprocessing = labelled_in_training(self.model).preprocessing
             data = self.images.batches(recipe, preprocessing, self.devices, resume.step, max_corrupt)
             history = self._fit(trained, data, epochs, steps_per_epoch, resume)
-            result = TrainResult(student_of(self.model), history, history.get("val_accuracy", [None])[-1])
+            result = TrainResult(result_of(self.model), history, history.get("val_accuracy", [None])[-1])
             save_model(result.model, self.workdir / "model.keras")
             if self.devices.is_chief:
                 self._log(write_result(self.workdir, result, recipe, self.identity, steps_per_epoch))
@@ -160,7 +166,7 @@ class _Run:
         callbacks = self._callbacks(epochs, steps_per_epoch, resume)
         self._log(
             f"{epochs * steps_per_epoch:,} steps of {self.recipe.batch_size} images, "
-            f"{epochs} x {self.images.train.size:,} images of {size} pixels"
+            f"{epochs} x {self.images.size(self.recipe):,} images of {size} pixels"
             + (f"; resumes from the checkpoint of step {resume.step}" if resume.step else "")
         )
         try:
@@ -197,7 +203,7 @@ class _Run:
                 callbacks.append(keras.callbacks.TensorBoard(workdir / "logs", write_graph=False))
             write_text(workdir / "recipe.json", json.dumps(recipe.to_dict(), indent=2))
         if validates:
-            callbacks.append(progress.BestModel(workdir / "best.keras", student_of(self.model)))
+            callbacks.append(progress.BestModel(workdir / "best.keras", result_of(self.model)))
         return callbacks
 
     def _log(self, text):

@@ -103,7 +103,9 @@ def test_every_field_survives_json(model):
     )
     alike = {field.name for field in dataclasses.fields(Recipe) if getattr(recipe, field.name) == field.default}
     contradict_the_others = {"steps", "final_learning_rate", "warmup_steps", "warmup_fraction", "beta_2"}
-    assert alike - {"pretraining", "clip_weight_norm", "crops", "final_weight_decay"} == contradict_the_others
+    of_tasks = {"head", "max_objects", "encoder_rate", "encoder_warmup_steps", "frozen"}
+    others = {"pretraining", "clip_weight_norm", "crops", "final_weight_decay", *of_tasks}
+    assert alike - others == contradict_the_others
     again = Recipe.from_dict(json.loads(json.dumps(recipe.to_dict())))
     assert again == recipe and type(again.model) is type(model)
     assert recipe.image_size == (96, 96) and recipe.head_bias == -3.0
@@ -141,9 +143,9 @@ def test_every_field_survives_json(model):
         ),
         (
             {"final_learning_rate": 0.01, "schedule": "constant"},
-            "final_learning_rate requires schedule 'cosine' or 'linear'",
+            "final_learning_rate requires schedule 'cosine' or 'linear' or 'polynomial'",
         ),
-        ({"schedule": "exponential"}, "schedule must be one of 'cosine', 'linear', 'step', 'constant'"),
+        ({"schedule": "exponential"}, "schedule must be one of 'cosine', 'linear', 'polynomial', 'step', 'constant'"),
         ({"schedule": "step"}, "decay_at must be given with schedule 'step', and only with it; got decay_at=()"),
         ({"decay_at": (0.5,)}, "and only with it; got decay_at=(0.5,), schedule='cosine'"),
         ({"decay_at": (0.6, 0.3)}, "decay_at must be ascending; got decay_at=(0.6, 0.3)"),
@@ -164,6 +166,11 @@ def test_every_field_survives_json(model):
         ({"dropout_rate": 1.5}, "dropout_rate must be a number in [0, 1); got dropout_rate=1.5"),
         ({"augment": "flip"}, "augment must be a sequence of strings"),
         ({"augment": ("mirror",)}, "got augment='mirror'"),
+        ({"augment": ("scale_jitter(0.5, 2)",)}, "got augment='scale_jitter'"),
+        ({"augment": ("inception_crop",), "loss": "masks"}, "got augment='inception_crop'"),
+        ({"frozen": True}, "frozen requires loss 'segmentation' or 'masks' or"),
+        ({"loss": "silog", "repeats": 2}, "repeats requires another loss, with labels of images; got repeats=2"),
+        ({"loss": "masks", "frozen": True, "encoder_warmup_steps": 2}, "requires an encoder that is not frozen"),
         ({"mix": ("mixup(-1)",)}, "mix 'mixup(-1)'"),
         ({"repeats": 5}, "repeats must not exceed batch_size; got repeats=5, batch_size=4"),
         ({"ema_momentum": 1}, "ema_momentum must be a number in [0, 1); got ema_momentum=1"),
