@@ -89,12 +89,13 @@ class EoMTTraining(TrainingModel, Model):
         checks.check_instance("model", model, EoMT, "a keras_vit.EoMT")
         if model.arguments["masked"]:
             raise ValueError("model must have masked=False, as EoMTTraining masks the attention; got masked=True")
-        steps = None if steps is None else checks.check_integer("steps", steps, minimum=6)
+        steps = None if steps is None else checks.check_integer("steps", steps)
         checks.check_integer("num_points", num_points, minimum=4)
         count = model.arguments["num_blocks"]
         attentions: list[Any] = [None] * count
         if steps:
-            windows = [(int(share * steps), int((share + _LENGTH) * steps)) for share in np.linspace(*_STARTS, count)]
+            starts, length = np.linspace(*_STARTS, count) * steps, max(_LENGTH * steps, 1)
+            windows = [(int(start), int(start + length)) for start in starts]
             attentions = [MaskedAttention(window, name=f"attention_{n}") for n, window in enumerate(windows)]
         images = model.inputs[0]
         found = list(predictions(model.encoder, model.layers, attentions))

@@ -100,7 +100,7 @@ def test_fit_trains_the_model(tmp_path):
     [
         (lambda: keras_vit.EoMTTraining(eomt(masked=True)), ValueError, "model must have masked=False"),
         (lambda: keras_vit.EoMTTraining(eomt().encoder), TypeError, "model must be a keras_vit.EoMT"),
-        (lambda: keras_vit.EoMTTraining(eomt(), steps=3), ValueError, "steps must be an integer of at least 6"),
+        (lambda: keras_vit.EoMTTraining(eomt(), steps=0), ValueError, "steps must be an integer of at least 1"),
         (lambda: MaskedAttention((5, 5)), ValueError, "window must be two ascending steps"),
     ],
 )
