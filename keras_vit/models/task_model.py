@@ -6,6 +6,7 @@ import keras
 
 import keras_vit.losses  # noqa: F401 # registers the losses that models are saved with
 from keras_vit import checks
+from keras_vit.compat.graph import graph_calls
 from keras_vit.config import Preprocessing, ViTConfig
 from keras_vit.models.base import Model
 from keras_vit.models.training_model import PartlyTrained
@@ -70,6 +71,22 @@ class TaskModel(PartlyTrained, Model):
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of the head by name."""
         return dict(self._arguments)
+
+    def split(self) -> tuple[keras.Model, Model]:
+        """Return the model of the features that the head reads, and that of the head; both share the layers.
+
+        Where the encoder is frozen and images are not augmented, its features can be computed once:
+        `features, head = model.split()`, then `head.fit(features.predict(images), targets)` trains `model`.
+        """
+        inside, read, own = {id(self.inputs[0])}, {}, set(map(id, self.encoder.layers))
+        for call in graph_calls(self):
+            tensors = call.input_tensors
+            if id(call.operation) in own and all(id(tensor) in inside for tensor in tensors):
+                inside.update(map(id, call.outputs))
+            else:
+                read.update((id(tensor), tensor) for tensor in tensors if id(tensor) in inside)
+        features = [*read.values()]
+        return keras.Model(self.inputs, features), Model(features, self.output, name=f"{self.name}_head")
 
     def _untrained(self):  # what the outputs do not depend on, such as a text tower
         return {id(variable) for variable in self.variables} - self._reached

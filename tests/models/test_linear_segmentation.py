@@ -36,3 +36,17 @@ def test_numbers_fit_and_file(tmp_path):
     answer = keras_vit.predict(again, RNG.integers(0, 256, (20, 30, 3)).astype("uint8"))
     answer = answer[0] if isinstance(answer, list) else answer
     assert answer.labels.shape == (20, 30) and answer.names == model.labels
+
+
+def test_features_are_computed_once():
+    model = keras_vit.LinearSegmentation(keras_vit.VisionTransformer(CONFIG), classes=3)
+    images = RNG.normal(size=(8, 32, 32, 3)).astype("float32")
+    model.encoder.trainable = False
+    features, head = model.split()
+    found = features.predict(images, verbose=0)
+    before = keras.ops.convert_to_numpy(model(images)["logits"])
+    np.testing.assert_allclose(head(found)["logits"], before, rtol=1e-5, atol=1e-5)
+    head.compile(keras.optimizers.Adam(0.05), SegmentationLoss())
+    head.fit(found, np.zeros((8, 32, 32), "int32"), verbose=0)
+    assert not np.allclose(model(images)["logits"], before, atol=1e-2)
+    assert not any(weight.path.startswith("block") for weight in head.weights)
