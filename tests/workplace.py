@@ -66,6 +66,8 @@ def make(folder):
 
     `street` has images with label maps, depths and COCO's files of objects and persons.
 
+    `drawn` has the images and label maps of `street`, and `linear` and `eomt` a model of such classes.
+
     `scenes.npz` has images with masks of four classes.
 
     `clip` is a small CLIP with its text tower and tokenizer.
@@ -87,6 +89,7 @@ def make(folder):
     scenes = np.repeat((60 * masks).astype("uint8")[..., None], 3, axis=-1)
     np.savez(folder / "scenes.npz", images=scenes, masks=masks)
     _write_street(folder / "street", masks)
+    _write_heads(folder)
     official = _with_head(keras_vit.ViT_Ti16(), rng)
     keras_vit.save_weights(official, folder / "ViT-Ti_16.npz")
     release = find_release("ViT-Ti_16", "imagenet", 224)
@@ -120,6 +123,18 @@ def _write_street(folder, masks):
     content = {"images": pictures, "annotations": objects, "categories": [person]}
     (folder / "instances.json").write_text(json.dumps(content))
     (folder / "keypoints.json").write_text(json.dumps(content))
+
+
+def _write_heads(folder):
+    """Writes what the guide on heads makes in its first steps."""
+    (folder / "drawn").mkdir()
+    for name, answers in (("images", "images"), ("masks", "label_maps")):
+        shutil.copytree(folder / "street" / answers, folder / "drawn" / name)
+    encoder = small_model(image_size=32)
+    heads = keras_vit.LinearSegmentation(encoder, 4), keras_vit.EoMT(encoder, 4, num_queries=3, num_blocks=1)
+    for name, model in zip(("linear", "eomt"), heads, strict=True):
+        (folder / name).mkdir()
+        model.save(folder / name / "model.keras")
 
 
 def make_hub(folder):

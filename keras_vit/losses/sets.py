@@ -82,18 +82,10 @@ class _OfSets(_OfAllOutputs):
     class_weight: float
     no_object_weight: float
 
-    def _assigned(self, labels, class_logits, others):
-        """Return the query of each object (batch, objects), and whether it has one.
-
-        Args:
-            labels: (batch, objects), -1 for none.
-            class_logits: (batch, queries, classes + 1).
-            others: costs (batch, objects, queries) besides those of the classes.
-        """
+    def _class_costs(self, labels, class_logits):
+        """Return the costs (batch, objects, queries) of the classes of `labels`, integers (batch, objects)."""
         chances = ops.transpose(ops.softmax(class_logits), (0, 2, 1))
-        cost = others - self.class_weight * _rows(chances, ops.maximum(labels, 0))
-        queries = assign(cost, labels >= 0)
-        return ops.maximum(queries, 0), queries >= 0
+        return -self.class_weight * _rows(chances, ops.maximum(labels, 0))
 
     def _of_classes(self, labels, class_logits, queries, is_matched):
         """Return the cross-entropy of the queries, in which those of no object count less."""
@@ -158,7 +150,7 @@ class DetectionLoss(_OfSets):
         logits, found = (ops.cast(y_pred[name], "float32") for name in ("logits", "boxes"))
         pairs = boxes[:, :, None], found[:, None]
         costs = self.box_weight * _distance(*pairs) - self.giou_weight * generalized_iou(*pairs)
-        queries, is_matched = self._assigned(labels, logits, costs)
+        queries, is_matched = _assigned(costs + self._class_costs(labels, logits), labels)
         pairs = boxes, _rows(found, queries)
         errors = self.box_weight * _distance(*pairs) + self.giou_weight * (1 - generalized_iou(*pairs))
         errors = ops.sum(ops.where(is_matched, errors, 0.0), -1)
@@ -213,23 +205,41 @@ class MaskLoss(_OfSets):
         chosen = int(_UNCERTAIN * points.shape[1])
         candidates = ops.concatenate([candidates, points[:, chosen:]], axis=1)
         true = [_channels_first(at_points(masks, places)) for places in (points, candidates)]
-        predictions = zip(y_pred["class_logits"], y_pred["mask_logits"], strict=True)
-        return sum(self._of_prediction(labels, true, *one, points, candidates, chosen) for one in predictions)
+        predictions = [
+            (ops.cast(classes, "float32"), ops.cast(maps, "float32"))
+            for classes, maps in zip(y_pred["class_logits"], y_pred["mask_logits"], strict=True)
+        ]
+        # one assignment for all predictions, as its steps follow one another
+        costs = ops.concatenate([self._costs(labels, true[0], *one, points) for one in predictions])
+        queries, is_matched = _assigned(costs, ops.concatenate([labels] * len(predictions)))
+        parts = (ops.split(values, len(predictions)) for values in (queries, is_matched))
+        return sum(
+            self._of_classes(labels, classes, *matches)
+            + self._of_masks(true[1], maps, *matches, candidates, chosen, points.shape[1])
+            for (classes, maps), *matches in zip(predictions, *parts, strict=True)
+        )
 
-    def _of_prediction(self, labels, true, class_logits, mask_logits, points, candidates, chosen):
-        """Return the loss of one prediction; `true` has the masks (batch, objects, ...) at points and candidates."""
-        class_logits, mask_logits = ops.cast(class_logits, "float32"), ops.cast(mask_logits, "float32")
+    def _costs(self, labels, true, class_logits, mask_logits, points):
+        """Return the costs (batch, objects, queries) of a prediction; `true` has the masks at the points."""
         found = _channels_first(at_points(ops.stop_gradient(mask_logits), points))
-        costs = self.mask_weight * _pairwise_entropy(true[0], found) + self.dice_weight * _pairwise_dice(true[0], found)
-        queries, is_matched = self._assigned(labels, class_logits, costs)
+        costs = self.mask_weight * _pairwise_entropy(true, found) + self.dice_weight * _pairwise_dice(true, found)
+        return costs + self._class_costs(labels, class_logits)
+
+    def _of_masks(self, true, mask_logits, queries, is_matched, candidates, chosen, count):
+        """Return the loss of the masks of a prediction; `true` has the masks at the candidates."""
         found = _channels_first(at_points(_chosen_channels(mask_logits, queries), candidates))
-        expected, logits = _most_uncertain(true[1], found, chosen, points.shape[1])
+        expected, logits = _most_uncertain(true, found, chosen, count)
         entropy = ops.mean(ops.softplus(logits) - expected * logits, -1)
         chance = ops.sigmoid(logits)
         dice = 1 - (2 * ops.sum(chance * expected, -1) + 1) / (ops.sum(chance, -1) + ops.sum(expected, -1) + 1)
         errors = ops.where(is_matched, self.mask_weight * entropy + self.dice_weight * dice, 0.0)
-        of_masks = _over(ops.sum(errors, -1), ops.sum(ops.cast(is_matched, "float32"), -1))
-        return self._of_classes(labels, class_logits, queries, is_matched) + of_masks
+        return _over(ops.sum(errors, -1), ops.sum(ops.cast(is_matched, "float32"), -1))
+
+
+def _assigned(costs, labels):
+    """Return the query of each object (batch, objects), 0 without one, and whether it has one."""
+    queries = assign(costs, labels >= 0)
+    return ops.maximum(queries, 0), queries >= 0
 
 
 def at_points(maps: Tensor, points: Tensor) -> Tensor:
