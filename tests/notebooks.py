@@ -25,6 +25,7 @@ SHORT = {
     "finetune_colab": {"steps = 400": "steps = 2", "else 400": "else 2"},
     "look_inside": {"steps=600": "steps=5"},
     "export_and_serve": {"steps = 30 * (train.size // recipe.batch_size)": "steps = 20"},
+    "train_head": {"range(600)": "range(60)", "epochs=30": "epochs=2", "warmup_steps=50": "warmup_steps=1"},
     "masked_patches": {"epochs=55": "epochs=1", "steps = 200": "steps = 2"},
 }
 # The same, because nothing is downloaded, in the tests and for the saved outputs; `make_files` makes the files.

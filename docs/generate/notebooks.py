@@ -8,7 +8,15 @@ from nbconvert import MarkdownExporter
 from repository import REPOSITORY
 
 # In the order in which a newcomer reads them; a notebook that is not named here comes last.
-_ORDER = ("quickstart", "your_photos", "finetune_colab", "look_inside", "export_and_serve", "masked_patches")
+_ORDER = (
+    "quickstart",
+    "your_photos",
+    "finetune_colab",
+    "look_inside",
+    "train_head",
+    "export_and_serve",
+    "masked_patches",
+)
 
 
 @functools.cache

@@ -94,6 +94,11 @@ def check_masked_patches(text, folder):
     assert re.findall(r"^([\w ]+): top-1", text, re.MULTILINE) == ["random weights", "masked patches"]
 
 
+def check_train_head(text, folder):
+    assert "same predictions: True" in text and len(re.findall(r"^mIoU +([\d.]+) %", text, re.MULTILINE)) == 2
+    assert folder is not None or "better than before: True" in text
+
+
 def check_your_photos(text, folder):
     assert "60 photos of 5 classes: astronaut, cat, coffee, galaxies, rocket" in text
     assert "ViT-Ti_16, layer pooling: features (60, 192)" in text
@@ -113,6 +118,7 @@ CHECKS = {
     "look_inside": (check_look_inside, 6, [93]),
     "export_and_serve": (check_export, 2, [93]),
     "masked_patches": (check_masked_patches, 3, [40, 75]),
+    "train_head": (check_train_head, 2, []),
     "your_photos": (check_your_photos, 2, [90, 0]),  # the weights of the CLIP are random
 }
 
