@@ -73,9 +73,10 @@ class TaskModel(PartlyTrained, Model):
         return dict(self._arguments)
 
     def split(self) -> tuple[keras.Model, Model]:
-        """Return the model of the features that the head reads, and that of the head; both share the layers.
+        """Return a model of the features that the head reads, and one of the head.
 
-        Where the encoder is frozen and images are not augmented, its features can be computed once:
+        Both share the layers of this model. Where the encoder is frozen and images are not augmented, its features can
+        be computed once:
         `features, head = model.split()`, then `head.fit(features.predict(images), targets)` trains `model`.
         """
         inside, read, own = {id(self.inputs[0])}, {}, set(map(id, self.encoder.layers))
