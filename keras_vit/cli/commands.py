@@ -93,7 +93,7 @@ def _evaluate_task(args):
         check_new_folder("--save", args.save)
     model = open_model(args)
     options = given(args, ("batch_size", "max_depth"))
-    found = keras_vit.evaluate(model, open_task_source(args, model), **options)
+    found = keras_vit.evaluate(model, open_task_source(args, [type(model)], model.labels), **options)
     if args.save is not None:
         found.save(args.save)
     values = {"images": found.count, "task": found.task, **found.values}

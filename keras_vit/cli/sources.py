@@ -23,7 +23,7 @@ _BELONGS_TO = {
     "max_depth": ("depths",),
     "save": TASKS,
     "validation": ("folder", "tfds", "tfrecord"),
-    "hold_out": _KINDS,
+    "hold_out": (*_KINDS, *TASKS),
     **dict.fromkeys(_KEYS, ("tfds", "tfrecord")),
 }
 
@@ -45,7 +45,7 @@ def open_sources(args, seed):
         return None, None
     source = _open(args, kind, "train")
     if args.hold_out is not None:
-        return _split(source, args.hold_out, seed)
+        return split(source, args.hold_out, seed)
     if kind == "arrays":
         has_test = "test" in keras_vit.data.local.parts_of(args.arrays)
         return source, _open(args, kind, "test") if has_test else None
@@ -66,11 +66,12 @@ def kind_of(args):
     return kind
 
 
-def _split(source, hold_out, seed):
+def split(source, hold_out, seed):
+    """Return two sources, for training and evaluation, and print their sizes."""
     if not 0 < round(hold_out * source.size) < source.size:
         raise ValueError(f"--hold-out must leave each part an image; got {hold_out:g} of {source.size} images")
     rest, held_out = source.split(hold_out, seed=seed)
-    drawn = "drawn regardless of class" if source.labels is None else "stratified by class"
+    drawn = "drawn regardless of class" if getattr(source, "labels", None) is None else "stratified by class"
     print(f"{rest.size:,} training images, {held_out.size:,} held out, {drawn}", file=sys.stderr)
     return rest, held_out
 
@@ -88,8 +89,14 @@ def _open(args, kind, part=None, where=None):
     return keras_vit.data.from_tfrecord(where, class_names=names, label_offset=args.label_offset or 0, **keys)
 
 
-def open_task_source(args, model):
-    """Return the `TaskSource` of the images in `--folder` and of their answers, for a model."""
+def open_task_source(args, kinds, labels=None):
+    """Return the `TaskSource` of the images in `--folder` and of their answers.
+
+    Args:
+        args: parsed arguments.
+        kinds: classes of the models that it is for.
+        labels: names of the classes of the model, or None.
+    """
     kind = kind_of(args)
     where = getattr(args, kind)
     if args.folder is None:
@@ -97,15 +104,15 @@ def open_task_source(args, model):
     if kind == "depths":
         return keras_vit.data.from_depth_maps(args.folder, where, args.scale or 1.0)
     if kind == "label_maps":
-        names = _class_names(args) or model.labels
+        names = _class_names(args) or labels
         if names is None:
             raise ValueError("--class-names must be given with --label-maps for a model without labels")
         first = args.label_offset
         classes = None if first is None else {first + n: n for n in range(len(names))}
         return keras_vit.data.from_label_maps(args.folder, where, names, classes=classes)
-    content = next((content for of, content in _ANNOTATIONS.items() if isinstance(model, of)), None)
+    content = next((content for of, content in _ANNOTATIONS.items() if of in kinds), None)
     if content is None:
-        raise ValueError(f"--annotations requires a YOLOS, ViTPose or EoMT; got a {type(model).__name__}")
+        raise ValueError(f"--annotations requires a YOLOS, ViTPose or EoMT; got a {kinds[0].__name__}")
     if content == "instances" and pathlib.Path(where).with_suffix("").is_dir():
         content = "panoptic"
     return keras_vit.data.from_coco(args.folder, where, content)

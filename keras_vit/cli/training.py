@@ -10,7 +10,7 @@ from keras_vit import checks
 from keras_vit.cli.answers import Answer
 from keras_vit.cli.failures import users_mistakes
 from keras_vit.cli.models import build_model, find_source, given
-from keras_vit.cli.sources import ANY_KIND, kind_of, open_sources
+from keras_vit.cli.sources import ANY_KIND, TASKS, kind_of, open_sources, open_task_source, split
 from keras_vit.zoo import variant_name
 
 _SHORT_FORMS = ("epochs", "steps", "batch_size", "learning_rate", "weight_decay", "seed", "image_size")
@@ -23,7 +23,7 @@ def train(args):
         hint = checks.suggestion(args.recipe, recipes, most=3, cutoff=0.4)
         raise ValueError(f"--recipe must be one that keras-vit list --recipes shows; got {args.recipe!r}{hint}")
     recipe = recipes[args.recipe].replace(**read_changes(args))
-    kind = kind_of(args)
+    kind, task = kind_of(args), keras_vit.training.recipe_checks.TASKS.get(recipe.loss)
     in_file = args.model is not None and find_source(args) is not None
     if args.model is not None and not in_file:
         args.model = variant_name("--model", args.model)
@@ -33,6 +33,9 @@ def train(args):
         raise ValueError("--workdir must be given, or --show to see the recipe")
     if args.model is None and recipe.model is None:
         raise ValueError(f"--model must be given: recipe {recipe.name!r} does not define one")
+    if (task is None) == (kind in TASKS) and not (task is None and kind is None):
+        expected = "must be given" if task else "need a recipe of a task model"
+        raise ValueError(f"--annotations, --label-maps or --depths {expected}: recipe {recipe.name!r}")
     if kind is None and recipe.dataset is None:
         raise ValueError(f"{ANY_KIND} must be given: recipe {recipe.name!r} has no images of its own")
     options = given(args, ("checkpoint_every", "max_corrupt"))  # keras_vit.train defines their defaults
@@ -40,8 +43,10 @@ def train(args):
     failures = training.CheckpointError, training.NonFiniteError, training.MissingDevicesError
     # Several workers must connect before TensorFlow creates anything, such as a source.
     with users_mistakes(*failures), _why_it_ended(), keras_vit.distribution(args.strategy) as devices:
-        source, validation = open_sources(args, recipe.seed)
-        model = _from_file(args, recipe, source) if in_file else args.model
+        source, validation = open_sources(args, recipe.seed) if task is None else _task_sources(args, task, recipe.seed)
+        model = args.model
+        if in_file:
+            model = _from_file(args, recipe, source) if task is None else build_model(args)
         options |= {"model": model, "weights": args.weights, "validation": validation, "strategy": devices}
         result = keras_vit.train(recipe, source, args.workdir, verbose=0 if args.quiet else "auto", **options)
     folder = pathlib.Path(args.workdir)
@@ -49,6 +54,11 @@ def train(args):
     values = {"accuracy": result.accuracy, "saved": str(folder / "model.keras"), "best": best}
     shown = {**values, "accuracy": result.accuracy is not None and f"{100 * result.accuracy:.1f} %"}
     return Answer(values, "\n".join(f"{name}: {value}" for name, value in shown.items() if value))
+
+
+def _task_sources(args, task, seed):
+    source = open_task_source(args, task.models)
+    return (source, None) if args.hold_out is None else split(source, args.hold_out, seed)
 
 
 def _from_file(args, recipe, source):

@@ -212,12 +212,12 @@ class MaskLoss(_OfSets):
         # one assignment for all predictions, as its steps follow one another
         costs = ops.concatenate([self._costs(labels, true[0], *one, points) for one in predictions])
         queries, is_matched = _assigned(costs, ops.concatenate([labels] * len(predictions)))
-        parts = (ops.split(values, len(predictions)) for values in (queries, is_matched))
-        return sum(
-            self._of_classes(labels, classes, *matches)
-            + self._of_masks(true[1], maps, *matches, candidates, chosen, points.shape[1])
-            for (classes, maps), *matches in zip(predictions, *parts, strict=True)
-        )
+        parts = [ops.split(values, len(predictions)) for values in (queries, is_matched)]
+        losses = []
+        for (classes, maps), *matches in zip(predictions, *parts, strict=True):
+            losses.append(self._of_classes(labels, classes, *matches))
+            losses.append(self._of_masks(true[1], maps, *matches, candidates, chosen, points.shape[1]))
+        return sum(losses)
 
     def _costs(self, labels, true, class_logits, mask_logits, points):
         """Return the costs (batch, objects, queries) of a prediction; `true` has the masks at the points."""

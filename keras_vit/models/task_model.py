@@ -79,7 +79,8 @@ class TaskModel(PartlyTrained, Model):
         be computed once:
         `features, head = model.split()`, then `head.fit(features.predict(images), targets)` trains `model`.
         """
-        inside, read, own = {id(self.inputs[0])}, {}, set(map(id, self.encoder.layers))
+        inside, own = {id(self.inputs[0])}, set(map(id, self.encoder.layers))
+        read: dict[int, Any] = {}
         for call in graph_calls(self):
             tensors = call.input_tensors
             if id(call.operation) in own and all(id(tensor) in inside for tensor in tensors):
