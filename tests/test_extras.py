@@ -110,10 +110,10 @@ CASES = {
         "content['categories'] = [{'id': 1, 'name': 'cat'}]\n"
         "pathlib.Path('a.json').write_text(json.dumps(content))\n"
         "assert keras_vit.data.from_coco('.', 'a.json').answer(0).masks.sum() == 50\n"
-        "score = keras_vit.evaluation.CocoPrecision('boxes', (1,))\n"
+        "from keras_vit.evaluation import coco_precision as coco\n"
         "truth = keras_vit.data.Answer(labels=[0], boxes=np.array([[0.0, 0.0, 9.0, 9.0]]))\n"
-        "score.add(1, truth, [0], [0.5], truth.boxes)\n"
-        "assert score.values()['AP'] == 1.0\n",
+        "rows = coco.truth_rows('boxes', 1, (1,), truth)\n"
+        "assert coco.coco_scores('boxes', (1,), [1], rows, [rows[0] | {'score': 0.5}])[0]['AP'] == 1.0\n",
         beside="tensorflow",
     ),
     "completion": Case("", beside="jax", command=("-m", "keras_vit_command", "completion", "bash")),

@@ -5,7 +5,6 @@
 """
 
 from keras_vit.evaluation.accuracy import Accuracy, Calibration, ClassReport, evaluate
-from keras_vit.evaluation.coco_precision import CocoPrecision
 from keras_vit.evaluation.dense_probe import DenseProbe, dense_probe
 from keras_vit.evaluation.few_shot import FewShot, FewShotProbe, few_shot
 from keras_vit.evaluation.linear_probe import LinearProbe, Ridge, fit_ridge, linear_probe
@@ -13,29 +12,22 @@ from keras_vit.evaluation.neighbours import KNN, Embeddings, Neighbours, embed, 
 from keras_vit.evaluation.outputs import predict, predict_prepared
 from keras_vit.evaluation.real_labels import read_real_labels
 from keras_vit.evaluation.task_results import TaskScores
-from keras_vit.evaluation.task_scores import ClassIoU, DepthErrors, KeypointAccuracy, PanopticQuality, align_disparity
 from keras_vit.evaluation.vtab_score import VtabScore
 
 __all__ = [
     "KNN",
     "Accuracy",
     "Calibration",
-    "ClassIoU",
     "ClassReport",
-    "CocoPrecision",
     "DenseProbe",
-    "DepthErrors",
     "Embeddings",
     "FewShot",
     "FewShotProbe",
-    "KeypointAccuracy",
     "LinearProbe",
     "Neighbours",
-    "PanopticQuality",
     "Ridge",
     "TaskScores",
     "VtabScore",
-    "align_disparity",
     "dense_probe",
     "embed",
     "evaluate",

@@ -25,7 +25,6 @@ from keras_vit.models.base import ImageModel
 from keras_vit.models.encoders import labels_of, score_activations
 from keras_vit.typing import PathLike
 
-_BATCH_SIZE = 32
 BINS = 15  # as in Table 1 of arXiv 1706.04599
 _EDGES = np.linspace(0.0, 1.0, BINS + 1)
 _SMALLEST = np.finfo(np.float64).tiny  # replaces a probability that was rounded to 0
@@ -278,7 +277,7 @@ def evaluate(
     - `boxes`: COCO's AP of the best 100 boxes of `YOLOS`, of any score.
     - `keypoints`: COCO's AP of `ViTPose` for the true boxes of the persons that have labelled keypoints, without
       flip test; and the share of keypoints within 0.2 times the longer side of the box (`pck`). The score of a person
-      is the mean of the scores above 0.2 of its keypoints. AP is for 17 keypoints, or needs `sigmas`.
+      is the mean of the scores above 0.2 of its keypoints. AP is for COCO's 17 keypoints.
     - `depth`: AbsRel, RMSE and delta1 to delta3 of `DPT`, averaged over the images. The answers of relative models are
       aligned with the true disparity of each image.
 
@@ -299,9 +298,8 @@ def evaluate(
             its folder only assigns it to a class of the report. An image counts as correct if one of its ReaL classes
             is among the k best, and is left out if it has none. (The paper reports top-1.)
         **options: of task models, which have none of the four above. `panoptic`: `threshold` and `overlap`, see
-            `keras_vit.tasks.panoptic`, both 0.8. `keypoints`: `sigmas`, the standard deviation of each keypoint in
-            COCO's similarity of objects; None has those of COCO's 17 keypoints. `depth`: `min_depth`, 0.001, and
-            `max_depth`, None: range in metres, see `DepthErrors`; relative models need `max_depth`.
+            `keras_vit.tasks.panoptic`, both 0.8. `depth`: `max_depth`, the largest depth in metres that is measured,
+            such as 80 for KITTI and 10 for NYU; None has no limit, and relative models need one. The smallest is 0.001.
 
     Returns:
         An `Accuracy`, or for a task model a `TaskScores`; `str()` of it is one line, and `.report()` includes a table
@@ -328,7 +326,7 @@ def evaluate(
     if top is None:
         top = (1, 5) if classes > 5 else (1,)
     top = [checks.check_integer("top", k) for k in (top if isinstance(top, (tuple, list)) else (top,))]
-    [opened] = open_labelled({"data": data}, model, preprocessing, _BATCH_SIZE if batch_size is None else batch_size)
+    [opened] = open_labelled({"data": data}, model, preprocessing, 32 if batch_size is None else batch_size)
     named = tuple(getattr(data, "class_names", None) or ())  # of Keras's image_dataset_from_directory, for instance
     if class_names is None and named and sorted(named) == sorted(model_labels or ()):
         class_names = named

@@ -13,15 +13,7 @@ from keras_vit.tasks.depth import DepthMap, depth_map
 from keras_vit.tasks.inputs import Placement, placements, prepare
 from keras_vit.tasks.keypoints import Keypoints, flip_average, heatmap_peaks, keypoints
 from keras_vit.tasks.masks import Masks, mask_stability, masks_in_image
-from keras_vit.tasks.segments import (
-    LabelMap,
-    Segments,
-    instances,
-    label_map,
-    panoptic,
-    ranked_instances,
-    semantic_scores,
-)
+from keras_vit.tasks.segments import LabelMap, Segments, instances, label_map, panoptic, semantic_scores
 
 __all__ = [
     "Boxes",
@@ -50,6 +42,5 @@ __all__ = [
     "panoptic",
     "placements",
     "prepare",
-    "ranked_instances",
     "semantic_scores",
 ]

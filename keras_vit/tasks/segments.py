@@ -96,9 +96,8 @@ def instances(
     labels: list[int] = []
     scores: list[float] = []
     for query in np.flatnonzero(objects.max(-1) >= threshold):  # the mean of a mask is at most 1
-        logits = map_to_image(masks[..., query], place, sides)
-        mask = logits > 0
-        score = objects[query].max() * sigmoid(logits[mask]).sum() / (mask.sum() + _TINY)
+        mask, mean = _mask_in_image(masks[..., query], place, sides)
+        score = objects[query].max() * mean
         if mask.any() and score >= threshold:
             ids[mask] = len(labels)
             labels.append(int(objects[query].argmax()))
@@ -106,13 +105,10 @@ def instances(
     return _segments(ids, labels, scores, names, objects.shape[1])
 
 
-def ranked_instances(
-    mask_logits: npt.ArrayLike, class_logits: npt.ArrayLike, place: Placement, size: Size, top: int = 100
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the best pairs of a query and a class of an image.
+def ranked_instances(mask_logits, class_logits, place, size, top):
+    """Return the best pairs of a query and a class of an image, which average precision needs.
 
-    Average precision needs them; their masks may overlap. The score of a pair is the probability of the class times the
-    mean of the mask, as in EoMT's code.
+    The score of a pair is the probability of the class times the mean of the mask, as in the code of EoMT.
 
     Args:
         mask_logits, class_logits, place, size: as in `instances`.
@@ -120,21 +116,14 @@ def ranked_instances(
 
     Returns:
         Tuple of classes, int64 (pairs,); scores, float32 (pairs,); and masks, bool (pairs, height, width).
-
-    Raises:
-        ValueError: on another shape or range.
     """
     masks, classes, sides = _checked(mask_logits, class_logits, size)
-    objects, top = classes[:, :-1], checks.check_integer("top", top)
+    objects = classes[:, :-1]
     best = np.argsort(-objects, axis=None, kind="stable")[:top]
     queries, labels = np.divmod(best, objects.shape[1])
-    found, scores = np.zeros((len(best), *sides), bool), objects.ravel()[best]
-    for query in np.unique(queries):
-        logits, mine = map_to_image(masks[..., query], place, sides), queries == query
-        mask = logits > 0
-        found[mine] = mask
-        scores[mine] *= sigmoid(logits[mask]).sum() / (mask.sum() + _TINY)
-    return labels, scores.astype("float32"), found
+    different, places = np.unique(queries, return_inverse=True)
+    found, means = zip(*(_mask_in_image(masks[..., query], place, sides) for query in different), strict=True)
+    return labels, objects.ravel()[best] * np.array(means, "float32")[places], np.array(found)[places]
 
 
 def panoptic(
@@ -317,6 +306,13 @@ class Segments:
         for one, name in zip(found, self.names or (), strict=False):
             one["name"] = name
         return {"height": height, "width": width, "segments": found, "runs": run_lengths(self.ids)}
+
+
+def _mask_in_image(logits, place, size):
+    """Return the mask of a query, bool (height, width), and the mean of its probabilities."""
+    logits = map_to_image(logits, place, size)
+    mask = logits > 0
+    return mask, sigmoid(logits[mask]).sum() / (mask.sum() + _TINY)
 
 
 def _integer_map(name, values):

@@ -15,19 +15,11 @@ from keras_vit.evaluation import TaskScores
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 RNG = np.random.default_rng(0)
-GOLDEN = TESTS / "golden_tasks"
-
-
-def saved(case, path, **preprocessing):
-    model = keras_vit.load(GOLDEN / case)
-    model.preprocessing = model.preprocessing.replace(**preprocessing)
-    model.save(path)
-    return model
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    """A folder with images, label maps, depths, COCO's annotations and two models."""
+    """A folder with images, label maps, depths, COCO's annotations and a model."""
     folder = tmp_path_factory.mktemp("data")
     for name in ("images", "maps", "depths"):
         (folder / name).mkdir()
@@ -43,11 +35,21 @@ def data(tmp_path_factory):
     categories = [{"id": n + 1, "name": f"{n}"} for n in range(4)]
     content = {"images": images, "annotations": objects, "categories": categories}
     (folder / "boxes.json").write_text(json.dumps(content))
-    saved("yolos_mid", folder / "yolos.keras", sizing="shortest", size=48, longest=64, multiple=16)
-    saved("depth_anything_relative", folder / "depth.keras", sizing="nearest", size=56, multiple=14)
-    saved("dpt_segmentation", folder / "classes.keras")
+    model = keras_vit.load(TESTS / "golden_tasks" / "yolos_mid")
+    model.preprocessing = model.preprocessing.replace(sizing="shortest", size=48, longest=64, multiple=16)
+    model.save(folder / "yolos.keras")
     (folder / "names.txt").write_text("0\n1\n2\n")
     return folder
+
+
+@pytest.fixture
+def any_model(monkeypatch):
+    """A model of the class that `--model` names, without labels and weights."""
+
+    def made(args):
+        return mock.Mock(spec=getattr(keras_vit, args.model), labels=None)
+
+    monkeypatch.setattr("keras_vit.cli.commands.open_model", made)
 
 
 def test_boxes(data, capsys, tmp_path, monkeypatch):
@@ -66,16 +68,16 @@ def test_boxes(data, capsys, tmp_path, monkeypatch):
     assert (source.kind, source.size, options) == ("boxes", 2, {})
 
 
-def test_depths_and_label_maps(data, capsys, monkeypatch):
+def test_depths_and_label_maps(data, capsys, monkeypatch, any_model):
     scores = TaskScores("depth", 2, {"abs_rel": 0.5}, {}, {})
     fake = mock.Mock(return_value=scores)
     monkeypatch.setattr(keras_vit, "evaluate", fake)
-    words = ["--folder", data / "images", "--depths", data / "depths", "--model", data / "depth.keras"]
+    words = ["--folder", data / "images", "--depths", data / "depths", "--model", "DPT"]
     code, out, _ = run(capsys, "evaluate", *words, "--scale", "256", "--max-depth", "10", "--batch-size", "3")
     assert (code, out) == (0, "abs_rel 0.5000 (2 images)\n")
     ((_, source), options) = fake.call_args
     assert options == {"max_depth": 10.0, "batch_size": 3} and 1 <= source.answer(0).depth.min() < 9
-    words = ["--folder", data / "images", "--label-maps", data / "maps", "--model", data / "classes.keras"]
+    words = ["--folder", data / "images", "--label-maps", data / "maps", "--model", "DPTSegmentation"]
     assert "--class-names must be given" in error_of(run(capsys, "evaluate", *words))
     code, _, err = run(capsys, "evaluate", *words, "--class-names", data / "names.txt", "--label-offset", 1)
     ((_, source), options) = fake.call_args
@@ -93,16 +95,19 @@ def test_depths_and_label_maps(data, capsys, monkeypatch):
         (["--depths", "d", "--save", "images"], "--save must not exist yet"),
         (["--label-maps", "d", "--scale", "2"], "--scale requires --depths; got --label-maps"),
         (["--save", "new"], "--save requires --annotations or --label-maps or --depths; got --folder"),
-        (["--annotations", "boxes.json", "--model", "depth.keras"], "--annotations requires a YOLOS, ViTPose or EoMT"),
+        (
+            ["--annotations", "boxes.json", "--model", "DPT"],
+            "--annotations requires a YOLOS, ViTPose or EoMT; got a",
+        ),
     ],
 )
-def test_refusals(words, text, data, capsys, monkeypatch):
+def test_refusals(words, text, data, capsys, monkeypatch, any_model):
     monkeypatch.chdir(data)
-    model = [] if "--model" in words else ["--model", "yolos.keras"]
+    model = [] if "--model" in words else ["--model", "YOLOS"]
     assert text in error_of(run(capsys, "evaluate", "--folder", "images", *words, *model))
 
 
-def test_images_are_in_a_folder(data, capsys, monkeypatch):
+def test_images_are_in_a_folder(data, capsys, monkeypatch, any_model):
     monkeypatch.chdir(data)
-    words = ["--arrays", "images", "--depths", "depths", "--model", "depth.keras"]
+    words = ["--arrays", "images", "--depths", "depths", "--model", "DPT"]
     assert "--depths requires --folder" in error_of(run(capsys, "evaluate", *words))

@@ -8,7 +8,7 @@ import types
 import numpy as np
 import pytest
 
-from keras_vit.evaluation import CocoPrecision
+from keras_vit.evaluation.coco_precision import coco_scores, object_rows, truth_rows
 
 mask = pytest.importorskip("pycocotools.mask", reason="needs the extra [coco]")
 COCO = pytest.importorskip("pycocotools.coco").COCO
@@ -95,22 +95,24 @@ def shapes(kind, found):
     return {"boxes": found.boxes, "instances": found.masks, "keypoints": found.keypoints}[kind]
 
 
-def measure(kind, images, ids, **options):
-    score = CocoPrecision(kind, CATEGORIES, **options)
+def measure(kind, images, ids):
+    """The values, the AP of each class that has any, and the rows of the file of results."""
+    truths, results = [], []
     for image_id, (truth, found) in zip(ids, images, strict=True):
-        score.add(image_id, truth, found.labels, found.scores, shapes(kind, found))
-    return score
+        truths += truth_rows(kind, image_id, CATEGORIES, truth)
+        rows = object_rows(kind, image_id, CATEGORIES, found.labels, shapes(kind, found))
+        results += [row | {"score": float(score)} for row, score in zip(rows, found.scores, strict=True)]
+    values, columns = coco_scores(kind, CATEGORIES, ids, truths, results)
+    return values, {n: x for n, x in enumerate(columns["AP"]) if x >= 0}, results
 
 
-def official(kind, images, ids, results, folder, sigmas=None):
+def official(kind, images, ids, results, folder):
     """COCOeval of the two files; its twelve or ten numbers and the AP of each class."""
     (folder / "truth.json").write_text(json.dumps(annotations(kind, images, ids)))
     (folder / "results.json").write_text(json.dumps(results))
     with contextlib.redirect_stdout(io.StringIO()):
         truth = COCO(folder / "truth.json")
         evaluation = COCOeval(truth, truth.loadRes(str(folder / "results.json")), TYPES[kind])
-        if sigmas is not None:
-            evaluation.params.kpt_oks_sigmas = np.array(sigmas)
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
@@ -127,14 +129,13 @@ def official(kind, images, ids, results, folder, sigmas=None):
 @pytest.mark.parametrize("kind", ["boxes", "instances", "keypoints"])
 def test_equal_to_pycocotools(kind, tmp_path, capsys):
     images, ids = random_images(kind, 0), [int(n) for n in np.random.default_rng(1).permutation(99)[:10]]
-    score = measure(kind, images, ids)
-    values = score.values()
+    values, of_classes, results = measure(kind, images, ids)
     assert capsys.readouterr() == ("", "")
-    stats, of_class = official(kind, images, ids, score.results, tmp_path)
+    stats, expected_of_classes = official(kind, images, ids, results, tmp_path)
     expected = [x for x in stats if x >= 0]
     np.testing.assert_array_equal([*values.values()], expected)
     assert 0.05 < values["AP"] < 0.95 and len(expected) >= 10
-    assert {n: row["AP"] for n, row in score.per_class().items()} == {n: x for n, x in of_class.items() if x >= 0}
+    assert of_classes == pytest.approx({n: x for n, x in expected_of_classes.items() if x >= 0})
 
 
 def test_results_are_in_the_format_of_coco():
@@ -143,7 +144,7 @@ def test_results_are_in_the_format_of_coco():
         found = answer([1], [[1.234, 2, 11.5, 12]])
         found.keypoints, found.scores = np.arange(51.0).reshape(1, 17, 3) + 0.004, [0.5]
         truth.keypoints = found.keypoints
-        [row] = measure(kind, [(truth, found)], [5]).results
+        [row] = measure(kind, [(truth, found)], [5])[2]
         assert (row["image_id"], row["category_id"], row["score"]) == (5, 3, 0.5) and len(row) == 4
         if kind == "boxes":
             assert row[key] == [1.23, 2.0, 10.27, 10.0]
@@ -158,36 +159,15 @@ def test_perfect_and_empty_answers():
     truth.scores = np.array([0.5, 0.5, 0.5])
     nothing = answer([], [])
     nothing.scores = np.zeros(0)
-    assert measure("boxes", [(truth, truth)], ["a"]).values()["AP"] == 1.0
-    empty = measure("instances", [(truth, nothing)], [0])
-    assert empty.values()["AP"] == 0.0 and empty.results == []
-    assert empty.per_class() == {0: {"AP": 0.0}, 1: {"AP": 0.0}}
+    assert measure("boxes", [(truth, truth)], ["a"])[0]["AP"] == 1.0
+    values, of_classes, results = measure("instances", [(truth, nothing)], [0])
+    assert (values["AP"], of_classes, results) == (0.0, {0: 0.0, 1: 0.0}, [])
     partly = answer([1, 1], truth.boxes[1:])
     partly.scores = np.array([0.9, 0.8])
-    assert measure("boxes", [(truth, partly)], [0]).values()["AP"] == 0.5  # one class is missing
-    for images in ([(nothing, truth)], [(answer([0], [[0, 0, 9, 9]], crowd=[True]), truth)], []):
-        with pytest.raises(ValueError, match="must contain a labelled object"):
-            measure("boxes", images, range(len(images))).values()
-
-
-def test_similarity_of_other_keypoints(tmp_path):
-    sigmas = [0.05, 0.1, 0.2, 0.1]
-    images = random_images("keypoints", 2)
-    for truth, found in images:
-        truth.keypoints, found.keypoints = truth.keypoints[:, :4], found.keypoints[:, :4]
-    score = measure("keypoints", images, range(10), sigmas=sigmas)
-    stats, _ = official("keypoints", images, range(10), score.results, tmp_path, sigmas)
-    np.testing.assert_array_equal([*score.values().values()], stats[stats >= 0])
-    with pytest.raises(ValueError, match="sigmas must be None"):
-        CocoPrecision("boxes", CATEGORIES, sigmas)
-    for options in ({}, {"sigmas": [0.1, 0.2]}):
-        with pytest.raises(ValueError, match="sigmas must be one number for each of 4 keypoints; got (17|2)"):
-            measure("keypoints", images, range(10), **options)
-    with pytest.raises(ValueError, match="kind must be one of"):
-        CocoPrecision("masks", CATEGORIES)
+    assert measure("boxes", [(truth, partly)], [0])[0]["AP"] == 0.5  # one class is missing
 
 
 def test_without_pycocotools(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pycocotools.coco", None)
     with pytest.raises(ImportError, match="needs pycocotools: pip install"):
-        CocoPrecision("boxes", CATEGORIES)
+        object_rows("boxes", 1, CATEGORIES, [], [])

@@ -16,11 +16,12 @@ from faults import for_each
 import keras_vit
 from keras_vit import tasks
 from keras_vit.data import Answer, TaskSource
-from keras_vit.evaluation import TaskScores
+from keras_vit.evaluation import TaskScores, task_scores
+from keras_vit.tasks.segments import ranked_instances
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 RNG = np.random.default_rng(0)
-SIZES = ((40, 56), (56, 40), (30, 30))
+SIZES = ((40, 56),) * 3  # JAX compiles for each size
 PHOTOS = [RNG.integers(0, 256, (*size, 3), "uint8") for size in SIZES]
 LABELS = tuple(f"LABEL_{n}" for n in range(5))
 # in another order than the model's, one of its classes is not in the data
@@ -104,7 +105,7 @@ def truth_of_coco(source, key, folder, mask):
     (folder / "truth.json").write_text(json.dumps(content))
 
 
-def official(source, key, kind, found, folder, sigmas=None):
+def official(source, key, kind, found, folder):
     """The numbers of COCOeval for what `found.save` writes."""
     mask, coco, cocoeval = (pytest.importorskip(f"pycocotools.{name}") for name in ("mask", "coco", "cocoeval"))
     truth_of_coco(source, key, folder, mask)
@@ -112,8 +113,6 @@ def official(source, key, kind, found, folder, sigmas=None):
     with contextlib.redirect_stdout(io.StringIO()):
         truth = coco.COCO(folder / "truth.json")
         measured = cocoeval.COCOeval(truth, truth.loadRes(str(folder / "results" / "results.json")), kind)
-        if sigmas:
-            measured.params.kpt_oks_sigmas = np.array(sigmas)
         measured.evaluate()
         measured.accumulate()
         measured.summarize()
@@ -140,33 +139,30 @@ def linear():
 def test_classes_of_pixels(case, eomt, tmp_path):
     model = eomt if case == "eomt_dinov2" else linear() if case == "linear" else load(case)
     count = model.arguments["classes"]
-    names, ids = (NAMES, IDS) if count == 5 else (("LABEL_2", "LABEL_0"), (300, 10))
+    names, ids = (NAMES, IDS) if count == 5 else (("LABEL_2", "LABEL_0"), (255, 0))
     truths = [RNG.integers(0, len(names), size).astype("int32") for size in SIZES]
     for truth in truths:
         truth[:5] = 255
     source = source_of("semantic", [Answer(label_map=truth) for truth in truths], names, ids, (), ("x/a", "x/b", "c"))
     found = keras_vit.evaluate(model, source)
     options = {"segments": "semantic"} if case == "eomt_dinov2" else {}
-    pixels = []
-    for photo, truth in zip(PHOTOS, truths, strict=True):
-        (map_,) = keras_vit.predict(model, photo, **options)
-        pixels.append((truth.ravel(), np.array([model.labels[n] for n in map_.labels.ravel()])))
-    truth, answered = map(np.concatenate, zip(*pixels, strict=True))
+    maps = keras_vit.predict(model, PHOTOS, **options)
+    truth, answered = np.ravel(truths), np.array(LABELS)[np.ravel([one.labels for one in maps])]
     answered, truth = answered[truth != 255], np.array([*names])[truth[truth != 255]]
     ious = {n: ((truth == n) & (answered == n)).sum() / ((truth == n) | (answered == n)).sum() for n in names}
     assert found.values["mIoU"] == pytest.approx(np.mean([*ious.values()]))
     assert {n: row["IoU"] for n, row in found.classes.items()} == pytest.approx(ious)
     found.save(tmp_path / "maps")
     written = png(tmp_path / "maps" / "x" / "b.png")
-    (map_,) = keras_vit.predict(model, PHOTOS[1], **options)
-    id_of = dict(zip(names, ids, strict=True))
-    expected = [id_of.get(model.labels[n], 0) for n in map_.labels.ravel()]
+    id_of, none = dict(zip(names, ids, strict=True)), 0 if count == 5 else 65535  # the first number that is no class
+    expected = [id_of.get(model.labels[n], none) for n in maps[1].labels.ravel()]
     assert written.ravel().tolist() == expected and written.shape == SIZES[1]
 
 
 def test_panoptic(eomt, tmp_path):
-    source = source_of("panoptic", objects(1), stuff=(1, 2))
-    (predicted,) = keras_vit.predict(eomt, PHOTOS[0], stuff=(0, 2), threshold=0.0, overlap=0.0)
+    source = source_of("panoptic", objects(1), stuff=(1, 2), image_ids=(7, 3, "../x"))
+    answers = keras_vit.predict(eomt, PHOTOS, stuff=(0, 2), threshold=0.0, overlap=0.0)
+    predicted = answers[0]
     first = next(n for n, name in enumerate(predicted.names) if name in NAMES)
     known = source.records[0]
     source.records[0] = Answer(  # its first object is found
@@ -175,25 +171,25 @@ def test_panoptic(eomt, tmp_path):
         crowd=known.crowd,
     )
     found = keras_vit.evaluate(eomt, source, threshold=0.0, overlap=0.0)
-    expected = keras_vit.evaluation.PanopticQuality(4, (1, 2))
+    expected = 0
     found.save(tmp_path / "results")
     content = json.loads((tmp_path / "results" / "panoptic.json").read_text())
-    assert [one["image_id"] for one in content["annotations"]] == [7, 3, 12]
+    assert [one["image_id"] for one in content["annotations"]] == [7, 3, "../x"]
     for n, (row, truth) in enumerate(zip(content["annotations"], source.records, strict=True)):
         pixels = png(tmp_path / "results" / "panoptic" / row["file_name"]).astype(int)
         ids = pixels[..., 0] + 256 * pixels[..., 1] + 65536 * pixels[..., 2] - 1
-        assert row["file_name"] == ("007.png", "003.png", "012.png")[n]
+        assert row["file_name"] == ("7.png", "3.png", "..%2Fx.png")[n]
         segments = {one["id"] - 1: IDS.index(one["category_id"]) for one in row["segments_info"]}
         assert {*np.unique(ids)} - {-1} == segments.keys()
-        (answered,) = keras_vit.predict(eomt, PHOTOS[n], stuff=(0, 2), threshold=0.0, overlap=0.0)
-        for number, name in enumerate(answered.names):
-            where = answered.ids == number
+        for number, name in enumerate(answers[n].names):
+            where = answers[n].ids == number
             assert {*ids[where]} <= {number if name in NAMES else -1}
             assert name not in NAMES or number not in segments or NAMES[segments[number]] == name
-        labels = [segments.get(number, -1) for number in range(len(answered.labels))]
+        labels = [segments.get(number, -1) for number in range(len(answers[n].labels))]
         owner = np.where(truth.masks.any(0), truth.masks.argmax(0), -1)
-        expected.add(owner, truth.labels, ids, labels, truth.crowd)
-    assert found.values == expected.values() and 0 < found.values["PQ"] < 1 and "PQ_stuff" in found.values
+        expected = expected + task_scores.segment_counts(owner, truth.labels, truth.crowd, ids, np.array(labels), 4)
+    assert found.values == task_scores.segment_scores(expected, (1, 2))[0]
+    assert 0 < found.values["PQ"] < 1 and "PQ_stuff" in found.values
 
 
 def test_instances(eomt, tmp_path):
@@ -214,7 +210,7 @@ def test_instances(eomt, tmp_path):
 def ranked(model, photo):
     inputs, places = tasks.prepare(photo, model.preprocessing)
     outputs = {name: np.asarray(value)[0] for name, value in model(inputs).items()}
-    return tasks.ranked_instances(outputs["mask_logits"], outputs["class_logits"], places[0], photo.shape[:2])
+    return ranked_instances(outputs["mask_logits"], outputs["class_logits"], places[0], photo.shape[:2], 100)
 
 
 def test_boxes(tmp_path):
@@ -232,62 +228,75 @@ def test_boxes(tmp_path):
     assert found.values["AP"] > 0 and [*found.values][:3] == ["AP", "AP50", "AP75"]
 
 
-def test_keypoints(tmp_path):
-    pytest.importorskip("pycocotools", reason="needs the extra [coco]")
-    model, sigmas = load("vitpose_simple"), [0.3, 0.5, 0.9, 0.7]  # 4 of the model's 5 keypoints
+def keypoint_source(names):
+    """Persons 1 have no keypoints, and persons 2 are crowds."""
+    source, rng = source_of("keypoints", objects(4), names, (1,)), np.random.default_rng(0)
+    for n, known in enumerate(source.records):
+        points = rng.uniform(0, 30, (4, len(names), 3)).astype("float32")
+        points[..., 2] = rng.integers(0, 3, points.shape[:2])
+        points[1, :, 2], points[[0, 3], 0, 2] = 0, 2
+        source.records[n] = dataclasses.replace(
+            known, labels=known.labels * 0, keypoints=points, areas=known.areas + 900
+        )
+    return source
+
+
+def test_keypoints():
+    model, order = load("vitpose_simple"), [3, 0, 2, 1]  # 4 of the model's 5 keypoints
     model.labels = ("Nose", "L_Eye", "R_Eye", "L_Ear", "R_Ear")  # the names in transformers
-    source = source_of("keypoints", objects(4), ("left_ear", "nose", "right_eye", "left_eye"), (1,))
-    for known in source.records:
-        known.labels[:] = 0
-    boxes = [known.boxes[[0, 3]] for known in source.records]  # 1 has no keypoints, and 2 is a crowd
-    for known in source.records:
-        known.keypoints[[0, 3], 0, 2] = 2
-    answers = keras_vit.predict(model, PHOTOS, boxes=boxes)
-    source.records[0].keypoints[0, :, :2] = answers[0].xy[0][[3, 0, 2, 1]] + 0.1
-    found = keras_vit.evaluate(model, source, sigmas=sigmas)
+    source = keypoint_source(("left_ear", "nose", "right_eye", "left_eye"))
+    answers = keras_vit.predict(model, PHOTOS, boxes=[known.boxes[[0, 3]] for known in source.records])
+    source.records[0].keypoints[0, :, :2] = answers[0].xy[0][order] + 0.1
+    found = keras_vit.evaluate(model, source)
     near = labelled = 0
     for known, answered in zip(source.records, answers, strict=True):
         for person, xy in zip((0, 3), answered.xy, strict=True):
             left, top, right, bottom = known.boxes[person]
-            for (x, y, visible), (its_x, its_y) in zip(known.keypoints[person], xy[[3, 0, 2, 1]], strict=True):
+            for (x, y, visible), (its_x, its_y) in zip(known.keypoints[person], xy[order], strict=True):
                 labelled += visible > 0
                 near += visible > 0 and np.hypot(x - its_x, y - its_y) <= 0.2 * max(right - left, bottom - top)
-    assert found.values["pck"] == near / labelled > 0
+    assert found.values == {"pck": near / labelled} and near and not found.results  # not COCO's keypoints
+
+
+def test_keypoints_of_coco(tmp_path):
+    pytest.importorskip("pycocotools", reason="needs the extra [coco]")
+    model = keras_vit.ViTPose(load("vitpose_simple").encoder, num_keypoints=17)
+    source = keypoint_source([f"{n}" for n in range(17)])
+    answers = keras_vit.predict(model, PHOTOS, boxes=[known.boxes[[0, 3]] for known in source.records])
+    source.records[0].keypoints[0, :, :2] = answers[0].xy[0] + 0.1
+    found = keras_vit.evaluate(model, source)
     rows = found.results["results.json"]
-    seen = [[s for s in scores[[3, 0, 2, 1]] if s > 0.2] for one in answers for scores in one.scores]
+    seen = [[s for s in scores if s > 0.2] for one in answers for scores in one.scores]
     assert [row["score"] for row in rows] == pytest.approx([np.mean(s) if s else 0.0 for s in seen], abs=1e-4)
-    assert len(rows) == 6 and len(rows[0]["keypoints"]) == 12
-    precision = [value for name, value in found.values.items() if name != "pck"]
-    assert precision == official(source, "keypoints", "keypoints", found, tmp_path, sigmas)
-    assert [*found.values][:3] == ["AP", "pck", "AP50"]
-    other = keras_vit.evaluate(model, source)
-    assert other.values == {"pck": found.values["pck"]} and other.results == {}
+    assert len(rows) == 6 and len(rows[0]["keypoints"]) == 51
+    assert [*found.values][:3] == ["AP", "AP50", "AP75"] and found.values["AP"] > 0 and "pck" in found.values
+    del found.values["pck"]
+    assert [*found.values.values()] == official(source, "keypoints", "keypoints", found, tmp_path)
 
 
 def test_depth(depth, tmp_path):
     known = [RNG.uniform(1, 9, size).astype("float32") for size in SIZES]
     known[0][:9], known[1][:] = 0, 0
-    source = source_of("depth", [Answer(depth=one) for one in known], (), ())
+    source = source_of("depth", [Answer(depth=one) for one in known], (), (), (), ("x/a", "x/b", "c"))
     found = keras_vit.evaluate(depth, source, max_depth=8)
-    rows = []
-    for true, photo in ((known[0], PHOTOS[0]), (known[2], PHOTOS[2])):
-        values = keras_vit.predict(depth, photo)[0].values
+    rows, answers = [], keras_vit.predict(depth, PHOTOS)
+    for n in (0, 2):
+        true, values = known[n], answers[n].values
         where = (true > 0) & (true <= 8)
         columns = np.stack([values[where], np.ones(where.sum())], -1)
         scale, shift = np.linalg.lstsq(columns, 1 / true[where], rcond=None)[0]
         metres = 1 / np.maximum(scale * values + shift, 1 / 8)
         rows.append(np.mean(np.abs(metres - true)[where] / true[where]))
     assert found.values["abs_rel"] == pytest.approx(np.mean(rows), rel=1e-3) and found.classes == {}
-    found.save(tmp_path)  # an empty folder
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["007.png", "012.png"]
-    written = png(tmp_path / "012.png")
+    found.save(tmp_path / "new" / "maps")
+    assert sorted(path.name for path in (tmp_path / "new" / "maps").rglob("*.png")) == ["a.png", "c.png"]
+    written = png(tmp_path / "new" / "maps" / "c.png")
     assert written.dtype == np.uint16 and np.abs(written / 256 - metres).max() < 0.003
     metric = load("dpt_dinov2", size=56)
-    absolute = keras_vit.evaluate(metric, source)
-    expected = keras_vit.evaluation.DepthErrors()
-    for true, photo in zip(known, PHOTOS, strict=True):
-        expected.add(true, keras_vit.predict(metric, photo)[0].values)
-    assert absolute.values == pytest.approx(expected.values(), rel=1e-3)
+    absolute, answers = keras_vit.evaluate(metric, source), keras_vit.predict(metric, PHOTOS)
+    errors = [(answers[n].values - known[n])[known[n] > 0] for n in (0, 2)]
+    assert absolute.values["rmse"] == pytest.approx(np.mean([np.sqrt(np.mean(one**2)) for one in errors]), rel=1e-3)
+    assert len(absolute.results) == 3
 
 
 def test_text_and_files(tmp_path):
@@ -301,7 +310,7 @@ def test_text_and_files(tmp_path):
         ["dog", "25.00", "%"],
         ["cat", "50.00", "%", "100.00", "%"],
     ]
-    assert "Classes, worst first:" in scores.report() and "12 images" in scores.report()
+    assert "The 3 worst of 3 classes:" in scores.report() and "12 images" in scores.report()
     scores.save(tmp_path / "new")
     assert (tmp_path / "new/a/b.json").read_text() == "[1]" and (tmp_path / "new/c.png").read_bytes() == b"2"
     with pytest.raises(FileExistsError, match="folder must not exist yet"):
@@ -332,5 +341,8 @@ def test_refusals(kind, changes, options, error, text, eomt):
 def test_refusals_of_other_models(depth):
     with pytest.raises(ValueError, match="max_depth must be given for a relative model"):
         keras_vit.evaluate(depth, source_of("depth", [Answer(depth=np.ones(size)) for size in SIZES], (), ()))
+    with pytest.raises(ValueError, match="a pixel, an object or a keypoint that can be measured"):
+        nothing = [Answer(depth=np.zeros(size)) for size in SIZES]
+        keras_vit.evaluate(depth, source_of("depth", nothing, (), ()), max_depth=8)
     with pytest.raises(ValueError, match="none can be measured"):
-        keras_vit.evaluate(load("sam_prompts"), source_of("instances", objects(0)))
+        keras_vit.evaluate(mock.Mock(spec=keras_vit.SAM), source_of("instances", objects(0)))

@@ -47,7 +47,7 @@ def test_best_pairs_of_query_and_class():
     rng = np.random.default_rng(0)
     masks, logits = rng.normal(size=(4, 4, 3)), rng.normal(size=(3, 4))
     masks[..., 1] = -1  # an empty mask
-    labels, scores, found = ranked_instances(masks, logits, WHOLE, 4, top=7)
+    labels, scores, found = ranked_instances(masks, logits, WHOLE, 4, 7)
     powers = np.exp(logits)
     pairs = [(powers[q, c] / powers[q].sum(), q, c) for q in range(3) for c in range(3)]
     for n, (share, query, label) in enumerate(sorted(pairs, reverse=True)[:7]):
@@ -55,7 +55,7 @@ def test_best_pairs_of_query_and_class():
         score = share * np.mean(1 / (1 + np.exp(-inside))) if inside.size else 0.0
         assert labels[n] == label and scores[n] == pytest.approx(score, abs=1e-5)
         np.testing.assert_array_equal(found[n], masks[..., query] > 0)
-    assert len(labels) == len(scores) == len(found) == 7 and len(ranked_instances(masks, logits, WHOLE, 4)[0]) == 9
+    assert len(labels) == len(scores) == len(found) == 7 and len(ranked_instances(masks, logits, WHOLE, 4, 100)[0]) == 9
 
 
 def test_a_label_map_is_made_in_strips():
