@@ -113,7 +113,7 @@ CASES = {
         "from keras_vit.evaluation import coco_precision as coco\n"
         "truth = keras_vit.data.Answer(labels=[0], boxes=np.array([[0.0, 0.0, 9.0, 9.0]]))\n"
         "rows = coco.truth_rows('boxes', 1, (1,), truth)\n"
-        "assert coco.coco_scores('boxes', (1,), [1], rows, [rows[0] | {'score': 0.5}])[0]['AP'] == 1.0\n",
+        "assert coco.coco_scores('boxes', (1,), [1], rows, [rows[0] | {'score': 0.5}])[0]['AP'] > 0.99\n",
         beside="tensorflow",
     ),
     "completion": Case("", beside="jax", command=("-m", "keras_vit_command", "completion", "bash")),

@@ -70,10 +70,11 @@ class TaskScores:
         values = [(name, _text(name, value)) for name, value in self.values.items()]
         lines = [f"{self.count} images", files.aligned(values, left=(0,))]
         if self.classes:
-            names = [*next(iter(self.classes.values()))]
+            names = [*dict.fromkeys(name for row in self.classes.values() for name in row)]
             worst = sorted(self.classes.items(), key=lambda item: item[1][names[0]])[:classes]
             rows = [(title, *(_text(name, row.get(name)) for name in names)) for title, row in worst]
-            lines += ["", f"The {len(worst)} worst of {len(self.classes)} classes:"]
+            shown = f"The {len(worst)} worst of {len(self.classes)} classes:"
+            lines += ["", "Classes, worst first:" if len(worst) == len(self.classes) else shown]
             lines.append(files.aligned([("class", *names), *rows], left=(0,)))
         return "\n".join(lines)
 

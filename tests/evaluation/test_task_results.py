@@ -195,10 +195,10 @@ def test_panoptic(eomt, tmp_path):
 def test_instances(eomt, tmp_path):
     pytest.importorskip("pycocotools", reason="needs the extra [coco]")
     source = source_of("instances", objects(2))
-    (labels, _, masks) = best = ranked(eomt, PHOTOS[0])
+    (labels, _, masks) = best = ranked(eomt, PHOTOS)
     source.records[0].masks[0] = masks[0]
     source.records[0].labels[0] = NAMES.index(LABELS[labels[0]]) if LABELS[labels[0]] in NAMES else 0
-    found = keras_vit.evaluate(eomt, source, batch_size=2)
+    found = keras_vit.evaluate(eomt, source)
     rows = [row for row in found.results["results.json"] if row["image_id"] == 7]
     expected = [(IDS[NAMES.index(LABELS[n])], s) for n, s, _ in zip(*best, strict=True) if LABELS[n] in NAMES]
     assert [row["category_id"] for row in rows] == [n for n, _ in expected]
@@ -207,10 +207,11 @@ def test_instances(eomt, tmp_path):
     assert found.values["AP"] > 0
 
 
-def ranked(model, photo):
-    inputs, places = tasks.prepare(photo, model.preprocessing)
-    outputs = {name: np.asarray(value)[0] for name, value in model(inputs).items()}
-    return ranked_instances(outputs["mask_logits"], outputs["class_logits"], places[0], photo.shape[:2], 100)
+def ranked(model, photos):
+    """The best pairs of the first photo."""
+    inputs, places = zip(*(tasks.prepare(photo, model.preprocessing) for photo in photos), strict=True)
+    outputs = {name: value[0] for name, value in model.predict_on_batch(np.concatenate(inputs)).items()}
+    return ranked_instances(outputs["mask_logits"], outputs["class_logits"], places[0][0], photos[0].shape[:2], 100)
 
 
 def test_boxes(tmp_path):
@@ -247,7 +248,7 @@ def test_keypoints():
     source = keypoint_source(("left_ear", "nose", "right_eye", "left_eye"))
     answers = keras_vit.predict(model, PHOTOS, boxes=[known.boxes[[0, 3]] for known in source.records])
     source.records[0].keypoints[0, :, :2] = answers[0].xy[0][order] + 0.1
-    found = keras_vit.evaluate(model, source)
+    found = keras_vit.evaluate(model, source, batch_size=2)
     near = labelled = 0
     for known, answered in zip(source.records, answers, strict=True):
         for person, xy in zip((0, 3), answered.xy, strict=True):
@@ -300,7 +301,7 @@ def test_depth(depth, tmp_path):
 
 
 def test_text_and_files(tmp_path):
-    rows = {"cat": {"PQ": 0.5, "SQ": 1.0}, "dog": {"PQ": 0.25}, "eel": {"PQ": 0.75, "SQ": 0.8}}
+    rows = {"dog": {"PQ": 0.25}, "cat": {"PQ": 0.5, "SQ": 1.0}, "eel": {"PQ": 0.75, "SQ": 0.8}}
     scores = TaskScores("panoptic", 12, {"PQ": 0.5, "rmse": 0.25}, rows, {"a/b.json": [1], "c.png": b"2"})
     assert str(scores) == "PQ 50.00 %, rmse 0.2500 (12 images)"
     lines = scores.report(2).splitlines()
@@ -310,7 +311,7 @@ def test_text_and_files(tmp_path):
         ["dog", "25.00", "%"],
         ["cat", "50.00", "%", "100.00", "%"],
     ]
-    assert "The 3 worst of 3 classes:" in scores.report() and "12 images" in scores.report()
+    assert "Classes, worst first:" in scores.report() and "12 images" in scores.report()
     scores.save(tmp_path / "new")
     assert (tmp_path / "new/a/b.json").read_text() == "[1]" and (tmp_path / "new/c.png").read_bytes() == b"2"
     with pytest.raises(FileExistsError, match="folder must not exist yet"):
