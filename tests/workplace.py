@@ -119,6 +119,7 @@ def _write_street(folder, masks):
         shape = {"bbox": [8, 8, 32, 40], "segmentation": [[8, 8, 40, 8, 40, 48, 8, 48]], "area": 1280, "iscrowd": 0}
         points = {"keypoints": [20, 12, 2, 16, 10, 2, 24, 10, 1], "num_keypoints": 3}
         objects.append({"id": number, "image_id": number, "category_id": 1, **shape, **points})
+    (folder / "classes.txt").write_text("road\nhouse\ntree\nsky\n")
     person = {"id": 1, "name": "person", "keypoints": ["nose", "left_eye", "right_eye"]}
     content = {"images": pictures, "annotations": objects, "categories": [person]}
     (folder / "instances.json").write_text(json.dumps(content))

@@ -214,9 +214,9 @@ class MaskLoss(_OfSets):
         queries, is_matched = _assigned(costs, ops.concatenate([labels] * len(predictions)))
         parts = [ops.split(values, len(predictions)) for values in (queries, is_matched)]
         losses = []
-        for (classes, maps), *matches in zip(predictions, *parts, strict=True):
-            losses.append(self._of_classes(labels, classes, *matches))
-            losses.append(self._of_masks(true[1], maps, *matches, candidates, chosen, points.shape[1]))
+        for (classes, maps), query, is_found in zip(predictions, *parts, strict=True):
+            losses.append(self._of_classes(labels, classes, query, is_found))
+            losses.append(self._of_masks(true[1], maps, query, is_found, candidates, chosen, points.shape[1]))
         return sum(losses)
 
     def _costs(self, labels, true, class_logits, mask_logits, points):
