@@ -82,22 +82,24 @@ def check_regular(path):
     return path
 
 
-def parse_json(name, size, read, kind=dict):
+def parse_json(name, size, read, kind=dict, most=MAX_JSON, object_hook=None):
     """Return the dict or list in a JSON file or in a JSON member of an archive.
 
     Args:
         name: name of the file in error messages.
         size: size of the file in bytes.
-        read: callable that returns the content; it is not called if the file is larger than `MAX_JSON`.
+        read: callable that returns the content; it is not called if the file is larger than `most`.
         kind: the expected type, `dict` or `list`.
+        most: maximum size in bytes.
+        object_hook: as in `json.loads`.
 
     Raises:
         Refused: if the file is too large, is not JSON, or has another type.
     """
-    if size > MAX_JSON:
-        raise Refused(f"{name} must not exceed {MAX_JSON} bytes; got {size}")
+    if size > most:
+        raise Refused(f"{name} must not exceed {most} bytes; got {size}")
     try:
-        values = json.loads(read())
+        values = json.loads(read(), object_hook=object_hook)
     except (ValueError, RecursionError) as error:
         raise Refused(f"{name} must be JSON: {error}") from error
     if not isinstance(values, kind):

@@ -53,29 +53,27 @@ class Answer:
 
         Args:
             targets: `label_map`: objects become a map, smaller ones on top, with `VOID` elsewhere. `masks`: objects, or
-                one mask for each class of the label map. `boxes`: those of the objects, or around their masks.
-                `keypoints`: with the boxes. `depth`.
+                one mask for each class of the label map. `boxes`. `keypoints`: with the boxes. `depth`.
             person: number of the only object that is returned, a crowd or not; None: all.
 
         Raises:
             ValueError: if the targets do not follow from this answer.
         """
         checks.check_choice("targets", targets, NAMES)
-        known = {field.name for field in dataclasses.fields(self) if getattr(self, field.name) is not None}
-        if targets in ("label_map", "depth") and targets in known:
-            return Answer(**{targets: getattr(self, targets)})
         if targets == "masks" and self.masks is None and self.label_map is not None:
             classes = np.setdiff1d(self.label_map, [VOID]).astype("int32")
             return Answer(labels=classes, masks=self.label_map == classes[:, None, None])
-        if targets == "boxes" and self.boxes is None and self.masks is not None:
-            return dataclasses.replace(self, boxes=boxes_of(self.masks)).as_targets("boxes")
-        is_painted = targets == "label_map" and self.masks is not None
-        if not is_painted and targets not in known - {"depth"}:
-            raise ValueError(f"targets must follow from {', '.join(sorted(known))}; got targets={targets!r}")
-        names = ["labels", "masks" if is_painted else targets, *["boxes"] * (targets == "keypoints")]
+        known = getattr(self, targets)
+        if targets in ("label_map", "depth") and known is not None:
+            return Answer(**{targets: known})
+        shapes = self.masks if targets == "label_map" else known
+        if shapes is None or self.labels is None:
+            raise ValueError(f"targets must follow from what this answer has; got targets={targets!r}")
         chosen: Any = [person] if person is not None else slice(None) if self.crowd is None else ~self.crowd
-        objects = Answer(**{name: getattr(self, name)[chosen] for name in names})
-        return Answer(label_map=_painted(objects)) if is_painted else objects
+        if targets == "label_map":
+            return Answer(label_map=_painted(self.labels[chosen], shapes[chosen]))
+        boxes = {"boxes": self.boxes[chosen]} if targets == "keypoints" and self.boxes is not None else {}
+        return Answer(labels=self.labels[chosen], **{targets: shapes[chosen]}, **boxes)
 
 
 def boxes_of(masks: np.ndarray) -> np.ndarray:
@@ -104,9 +102,9 @@ def areas_of(masks: np.ndarray) -> np.ndarray:
     return np.array([np.count_nonzero(mask) for mask in masks], "float64")
 
 
-def _painted(objects):
-    """Return the label map of objects with masks, smaller ones on top."""
-    label_map = np.full(objects.masks.shape[1:], VOID, "int32")
-    for place in np.argsort(-areas_of(objects.masks), kind="stable"):
-        label_map[objects.masks[place]] = objects.labels[place]
+def _painted(labels, masks):
+    """Return the label map of objects, smaller ones on top."""
+    label_map = np.full(masks.shape[1:], VOID, "int32")
+    for place in np.argsort(-areas_of(masks), kind="stable"):
+        label_map[masks[place]] = labels[place]
     return label_map

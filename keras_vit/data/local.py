@@ -73,7 +73,7 @@ def from_directory(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> Im
             raise ValueError(f"class folders must have different names; {ascii(one)} and {ascii(other)} look alike")
     _log_ignored(path, ignored)
     labels = np.repeat(np.arange(len(classes), dtype=np.int32), [len(inside) for inside in found])
-    return _read_when_needed(itertools.chain(*found), labels, [entry.name for entry in classes])
+    return read_when_needed(itertools.chain(*found), labels, [entry.name for entry in classes])
 
 
 def from_files(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> ImageSource:
@@ -98,7 +98,7 @@ def from_files(path: PathLike, extensions: Sequence[str] = EXTENSIONS) -> ImageS
     if not found:
         raise ValueError(f"path must contain images ending in {', '.join(endings)}; there are none in {path}")
     _log_ignored(path, {*map(str, paths)}.difference(found))
-    source = _read_when_needed(sorted(found), np.zeros(len(found), np.int32), ["unlabelled"])
+    source = read_when_needed(sorted(found), np.zeros(len(found), np.int32), ["unlabelled"])
     return dataclasses.replace(source, describe=lambda n: pathlib.Path(source.files[n]).relative_to(folder).as_posix())
 
 
@@ -131,7 +131,8 @@ def _check_names(paths):
             raise ValueError(f"names of files must be UTF-8; got {os.fsencode(path)!r}: rename it") from None
 
 
-def _read_when_needed(files, labels, class_names):
+def read_when_needed(files, labels, class_names):
+    """Return the source of images in files, which are read when they are needed."""
     files = tuple(files)
     _check_names(files)
     return from_memory([os.fsencode(file) for file in files], tf.io.read_file, labels, class_names, files)

@@ -30,38 +30,25 @@ def moved(pixels, answer, rng, moves, preprocessing, flip_pairs=()):
         `(pixels, answer)`; boxes are centre x, centre y, width and height as shares of the input, and `areas` are those
         in the input. Objects outside it are left out.
     """
-    if "flip" in moves and moves["flip"](rng):
-        pixels, answer = _mirrored(pixels, answer, flip_pairs)
     if answer.keypoints is not None:
-        return _person(pixels, answer, rng, moves, preprocessing)
+        return _person(pixels, answer, rng, moves, preprocessing, flip_pairs)
+    if "flip" in moves and moves["flip"](rng):
+        pixels, answer = _mirrored(pixels, answer)
     for _ in range(_ATTEMPTS):
         place = _placement(pixels.shape[:2], rng, moves, preprocessing)
         found = _placed(answer, place)
-        if not _is_empty(found):
+        if found.labels is None or len(found.labels):
             break
     if "scale_jitter" in moves and preprocessing.sizing == "square":
         preprocessing = preprocessing.replace(sizing="longest")  # without the filter, padded with black too
     return rendered(pixels, [place], preprocessing)[0], found
 
 
-def _is_empty(answer):
-    if answer.labels is not None:
-        return not len(answer.labels)
-    return (answer.label_map == VOID).all() if answer.depth is None else not answer.depth.any()
-
-
-def _mirrored(pixels, answer, flip_pairs):
+def _mirrored(pixels, answer):
     """Return image and answer mirrored left to right."""
     changed = {name: getattr(answer, name)[..., ::-1] for name in _EMPTY if getattr(answer, name) is not None}
-    width = pixels.shape[1]
-    if answer.keypoints is not None:
-        width -= 1  # coordinates from the centre of the first pixel, also those of a person's box
-        order = np.arange(answer.keypoints.shape[1])
-        for pair in flip_pairs:
-            order[[*pair]] = pair[::-1]
-        changed["keypoints"] = np.array([width, 0, 0]) + answer.keypoints[:, order] * (-1, 1, 1)
     if answer.boxes is not None:
-        changed["boxes"] = np.array([width, 0, width, 0]) + answer.boxes[:, [2, 1, 0, 3]] * (-1, 1, -1, 1)
+        changed["boxes"] = answer.boxes[:, [2, 1, 0, 3]] * (-1, 1, -1, 1) + np.tile((pixels.shape[1], 0), 2)
     return pixels[:, ::-1], dataclasses.replace(answer, **changed)
 
 
@@ -101,43 +88,46 @@ def _sampled(maps, place, fill):
     """Return maps (..., height, width) in pixels of an input: nearest neighbour, with half-pixel centres."""
     axes = zip(place.size, place.offset[::-1], place.scale[::-1], strict=True)
     rows, columns = (np.floor((np.arange(side) + 0.5 - offset) / scale).astype(int) for side, offset, scale in axes)
-    height, width = maps.shape[-2:]
-    found = maps[..., rows.clip(0, height - 1), :][..., columns.clip(0, width - 1)]
-    found[..., (rows < 0) | (rows >= height), :] = fill
-    found[..., (columns < 0) | (columns >= width)] = fill
+    found = maps.take(rows, -2, mode="clip").take(columns, -1, mode="clip")
+    found[..., (rows < 0) | (rows >= maps.shape[-2]), :] = fill
+    found[..., (columns < 0) | (columns >= maps.shape[-1])] = fill
     return found
 
 
-def _person(pixels, answer, rng, moves, preprocessing):
+def _person(pixels, answer, rng, moves, preprocessing, flip_pairs):
     """Return the input around a person, and its keypoints in it."""
-    box, points = answer.boxes[0].astype("float64"), answer.keypoints[0]
-    centre = (box[:2] + box[2:]) / 2
-    if "scale" in moves:
-        box = np.tile(centre, 2) + (box - np.tile(centre, 2)) * moves["scale"](rng)
+    is_mirrored = "flip" in moves and moves["flip"](rng)
+    scale = moves["scale"](rng) if "scale" in moves else 1.0
     angle = math.radians(moves["rotate"](rng)) if "rotate" in moves else 0.0
-    place = placements(preprocessing, pixels.shape[:2], [box])[0]
+    box, points = answer.boxes[0].astype("float64"), answer.keypoints[0]
+    centre, half = (box[:2] + box[2:]) / 2, (box[2:] - box[:2]) / 2 * scale
+    place = placements(preprocessing, pixels.shape[:2], [[*(centre - half), *(centre + half)]])[0]
     turn = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+    matrix = np.array(place.scale)[:, None] * turn  # from the image to the input, with `shift`
+    shift = place.to_input(centre - turn @ centre)
     if angle:
-        shown = _turned(pixels, place, turn, centre, preprocessing.channels)
+        shown = _turned(pixels, (*place.size, preprocessing.channels), matrix, shift)
     else:
         shown = rendered(pixels, [place], preprocessing)[0]
-    xy = place.to_input((points[:, :2] - centre) @ turn.T + centre)
-    is_inside = ((xy >= -0.5) & (xy < np.array(place.size[::-1]) - 0.5)).all(1)
-    visible = (points[:, 2] * is_inside)[:, None]
-    found = np.concatenate([np.where(visible > 0, xy, 0), visible], 1)
-    return shown, Answer(keypoints=found.astype("float32")[None])
+    xy, visible = points[:, :2] @ matrix.T + shift, points[:, 2:]
+    if is_mirrored:
+        order = np.arange(len(points))
+        for left, right in flip_pairs:
+            order[[left, right]] = right, left
+        shown, xy, visible = shown[:, ::-1], xy[order] * (-1, 1) + (place.size[1] - 1, 0), visible[order]
+    is_inside = ((xy >= -0.5) & (xy < np.array(place.size[::-1]) - 0.5)).all(1, keepdims=True)
+    xy, visible = np.where(is_inside & (visible > 0), xy, 0), visible * is_inside
+    return shown, Answer(keypoints=np.concatenate([xy, visible], 1).astype("float32")[None])
 
 
-def _turned(pixels, place, turn, centre, channels):
-    """Return the input of an image that is rotated about `centre` by the matrix `turn`."""
-    scale, offset = np.array(place.scale), np.array(place.offset)
-    back = turn.T / scale  # from an input to the image, between centres of pixels
-    shift = centre - turn.T @ (offset / scale + centre)
-    shift += 0.5 - back @ (0.5, 0.5)  # Pillow's coordinates are from the corners of the first pixels
-    matrix = (*back[0], shift[0], *back[1], shift[1])
-    image = Image.fromarray(np.ascontiguousarray(pixels)).convert("RGB" if channels == 3 else "L")
-    shown = image.transform(place.size[::-1], Image.Transform.AFFINE, matrix, Image.Resampling.BILINEAR)
-    return np.asarray(shown, "float32").reshape(*place.size, channels)
+def _turned(pixels, shape, matrix, shift):
+    """Return an input in which the centre of the pixel (x, y) of an image is at `matrix @ (x, y) + shift`."""
+    back = np.linalg.inv(matrix)
+    start = 0.5 - back @ (shift + 0.5)  # Pillow's coordinates are from the corners of the first pixels
+    coefficients = (*back[0], start[0], *back[1], start[1])
+    image = Image.fromarray(pixels).convert("RGB" if shape[2] == 3 else "L")
+    shown = image.transform(shape[1::-1], Image.Transform.AFFINE, coefficients, Image.Resampling.BILINEAR)
+    return np.asarray(shown, "float32").reshape(shape)
 
 
 def _flip():

@@ -1,7 +1,5 @@
 """task_pipeline: batches of images with label maps, depths, keypoints, boxes or masks, to train task models."""
 
-import logging
-import os
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,14 +12,13 @@ from keras_vit.data.answers import TARGETS, VOID
 from keras_vit.data.augment.parse import OPERATIONS, parse_all
 from keras_vit.data.batches import read_batches
 from keras_vit.data.corrupt import Unreadable
+from keras_vit.data.local import read_when_needed
 from keras_vit.data.moves import OF_IMAGES, OF_PERSONS, moved
 from keras_vit.data.order import Order
 from keras_vit.data.pipeline import check, check_passes, finished, fold
-from keras_vit.data.sources import from_memory
 from keras_vit.data.task_sources import TaskSource
 from keras_vit.tasks.inputs import prepare
 
-_LOG = logging.getLogger("keras_vit.data")
 _VARYING = ("nearest", "lower_bound", "shortest", "center_padding")  # sizings whose inputs have several sizes
 _COLOURS = {name: OPERATIONS[name] for name in ("color_jitter", "grayscale", "solarize", "gaussian_blur")}
 
@@ -99,30 +96,30 @@ def task_pipeline(
     colours = [one for one in operations if one.kind == "image"]
     if len(moves) + len(colours) < len(operations):
         raise ValueError(f"augment must name {', '.join(moves)} once each; got augment={augment!r}")
-    size = _input_size(preprocessing, is_free="scale_jitter" in moves)
-    rows = _rows(source, targets)
+    size = prepare(np.zeros((8, 8, 3), "uint8"), preprocessing)[0].shape[1:3]  # raises an error on a crop
+    if "scale_jitter" in moves:
+        size = preprocessing.image_size
+    elif preprocessing.max_tokens or preprocessing.sizing in _VARYING:
+        way = "add scale_jitter to augment, or use preprocessing.at(image_size)"
+        raise ValueError(f"preprocessing must give inputs of one size; got {preprocessing} ({way})")
+    rows = rows_of(source, targets)
     files = tuple(source.files[position] for position, _ in rows)
-    names, labels = [os.fsencode(file) for file in files], np.zeros(len(rows), "int32")
     check_passes(len(rows), batch_size, seed, start_step, shuffle, repeat, drop_remainder)
-    images = from_memory(names, tf.io.read_file, labels, ["unlabelled"], files)
+    images = read_when_needed(files, np.zeros(len(files), "int32"), ["unlabelled"])
     check(images, Preprocessing(), batch_size, shard)
     spec = tf.TensorSpec((*size, preprocessing.channels), tf.float32), _spec(targets, size, max_objects, source)
     unreadable = Unreadable(images, preprocessing.channels, max_corrupt, needed=1)
-    crowded: set[int] = set()
 
     def sample(pixels, row, number):
         """Return the values of `spec`, in the order of `tf.nest.flatten`."""
         position, person = rows[row]
         try:
-            answer = source.answer(position).as_targets(targets, person)
+            answer = source.answer(position, pixels.shape[:2]).as_targets(targets, person)
             rng = np.random.default_rng((seed, number))
             image, answer = moved(pixels, answer, rng, moves, preprocessing, source.flip_pairs)
         except (OSError, ValueError) as error:
             unreadable.faults[row] = f"{files[row]}: {error}"
             raise
-        if answer.labels is not None and len(answer.labels) > max_objects and not crowded:
-            crowded.add(row)
-            _LOG.warning("%s has %d objects; the largest %d are used", files[row], len(answer.labels), max_objects)
         return tf.nest.flatten((image, _as_arrays(answer, targets, max_objects)))
 
     @tf.autograph.experimental.do_not_convert
@@ -147,35 +144,18 @@ def parse_task_augment(texts, targets):
     return parse_all("augment", texts, {**(OF_PERSONS if targets == "keypoints" else OF_IMAGES), **_COLOURS})
 
 
-def count_rows(source, targets):
-    """Return the number of rows of an epoch: images, or persons with keypoints."""
-    return len(_rows(source, targets))
-
-
-def _input_size(preprocessing, is_free):
-    """Return the (height, width) of all inputs, whose sizes are those of `preprocessing` unless `is_free`."""
-    inputs, _ = prepare(np.zeros((8, 8, 3), "uint8"), preprocessing)  # raises an error on a crop
-    if preprocessing.max_tokens or (preprocessing.sizing in _VARYING and not is_free):
-        raise ValueError(
-            f"preprocessing must give inputs of one size; got {preprocessing} (add scale_jitter to augment, or use "
-            "preprocessing.at(image_size))"
-        )
-    return preprocessing.image_size if is_free else inputs.shape[1:3]
-
-
-def _rows(source, targets):
+def rows_of(source, targets):
     """Return a tuple (position, person) for each row of an epoch: an image, or a person with keypoints."""
     if targets != "keypoints":
         return [(position, None) for position in range(source.size)]
-    persons = ((p, n, one) for p, record in enumerate(source.records) for n, one in enumerate(record.objects))
-    rows = [(p, n) for p, n, one in persons if not one.crowd and _has_area(one.box) and one.shape[:, 2].any()]
+    rows = []
+    for position, answer in enumerate(record.answer for record in source.records):
+        has_box = (answer.boxes[:, 2:] > answer.boxes[:, :2]).all(1)
+        is_person = has_box & ~answer.crowd & answer.keypoints[..., 2].any(1)
+        rows += [(position, person) for person in np.flatnonzero(is_person).tolist()]
     if not rows:
         raise ValueError("source must have a person with a labelled keypoint; there is none")
     return rows
-
-
-def _has_area(box):
-    return box[0] < box[2] and box[1] < box[3]
 
 
 def _spec(targets, size, most, source):
@@ -192,11 +172,11 @@ def _spec(targets, size, most, source):
 
 def _as_arrays(answer, targets, most):
     """Return the targets of an answer in pixels of an input."""
+    shapes = getattr(answer, targets)
     if targets not in ("boxes", "masks"):
-        return answer.keypoints[0] if targets == "keypoints" else getattr(answer, targets)
-    shapes, areas = getattr(answer, targets), answer.areas
-    largest = np.sort(np.argsort(-areas, kind="stable")[:most])
+        return shapes[0] if targets == "keypoints" else shapes
+    largest = np.sort(np.argsort(-answer.areas, kind="stable")[:most])
     filled = np.zeros((most, *shapes.shape[1:]), "uint8" if targets == "masks" else "float32")
-    filled[: len(largest)] = shapes[largest]
-    labels = np.append(answer.labels[largest], np.full(most - len(largest), -1)).astype("int32")
+    labels = np.full(most, -1, "int32")
+    filled[: len(largest)], labels[: len(largest)] = shapes[largest], answer.labels[largest]
     return {"labels": labels, targets: filled}

@@ -2,15 +2,12 @@
 
 import contextlib
 import dataclasses
-import hashlib
 import os
 import pathlib
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import PIL.ExifTags
 import PIL.Image
 
 from keras_vit import checks
@@ -19,10 +16,6 @@ from keras_vit.data.answers import TARGETS, VOID, Answer
 from keras_vit.data.local import from_files
 from keras_vit.data.sources import SAMPLED, check_class_names, check_positions, composed, digest, drawn_order
 from keras_vit.typing import PathLike
-
-_MAP_MODES = ("1", "L", "P", "I;16", "I;16B", "I")  # Pillow's names of PNG files with one channel
-_MAP_ENDINGS = (".png", ".npy")
-_TURNED = 5  # from this EXIF orientation on, rows become columns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,16 +68,18 @@ class TaskSource:
         """
         return np.asarray(readers.as_images(self.files[position])[0](3))
 
-    def answer(self, position: int) -> Answer:
+    def answer(self, position: int, size: tuple[int, int] | None = None) -> Answer:
         """Return what is known about an image.
 
         Args:
             position: position of the image, from 0.
+            size: (height, width) of the upright image; None reads it from the image.
 
         Raises:
+            FileNotFoundError: if a file was deleted.
             ValueError: if the answer is damaged, or of another size than the image; the message names file and object.
         """
-        return self.read(self.records[position], _upright_size(self.files[position]))
+        return self.read(self.records[position], size or self.image(position).shape[:2])
 
     def take(self, positions: Sequence[int] | np.ndarray) -> "TaskSource":
         """Return a source of some of the images, in the given order.
@@ -122,15 +117,15 @@ class TaskSource:
         A folder that was moved keeps its fingerprint.
 
         Returns:
-            JSON values by name: `kind`, the numbers of `images` and `classes`, and digests of `class_names`, `files`,
-            `image_ids`, and `contents`: images and answers of 256 evenly spaced positions, without unreadable ones.
+            JSON values by name: `kind`, the numbers of `images` and `classes`, and digests of `class_names`, `files`
+            and `contents`: images and answers of 256 evenly spaced positions, without unreadable ones.
         """
-        contents = hashlib.blake2b(digest_size=8)
+        contents = []
         for position in np.linspace(0, self.size - 1, min(self.size, SAMPLED)).astype(int):
             with contextlib.suppress(OSError, ValueError):
-                contents.update(pathlib.Path(self.files[position]).read_bytes())
-                for name, value in vars(self.answer(position)).items():
-                    contents.update(b"" if value is None else f"{name}{value.shape}".encode() + value.tobytes())
+                contents.append(digest(pathlib.Path(self.files[position]).read_bytes()))
+                known = ((name, value) for name, value in vars(self.answer(position)).items() if value is not None)
+                contents += [f"{name}{value.shape}{digest(value.tobytes())}" for name, value in known]
         names = ("/".join(file.split(os.sep)[-2:]) for file in self.files)
         return {
             "kind": self.kind,
@@ -138,8 +133,7 @@ class TaskSource:
             "classes": len(self.class_names),
             "class_names": digest("\n".join(self.class_names).encode()),
             "files": digest("\n".join(names).encode("utf-8", "surrogateescape")),
-            "image_ids": digest(repr(self.image_ids).encode()),
-            "contents": contents.hexdigest(),
+            "contents": digest("".join(contents).encode()),
         }
 
 
@@ -178,25 +172,26 @@ def from_label_maps(
     names = check_class_names(class_names)
     if not 0 < len(names) <= VOID:
         raise ValueError(f"class_names must be from 1 to {VOID} names, as {VOID} marks no class; got {len(names)}")
-    ids = {new: old for old, new in (classes or {}).items()}
-    wrong = [new for new in ids if new not in range(len(names))]
-    if wrong:
-        raise ValueError(f"classes must map to classes from 0 to {len(names) - 1}; got {ids[wrong[0]]}: {wrong[0]}")
+    for old, new in (classes or {}).items():
+        if not isinstance(old, (int, np.integer)) or new not in range(len(names)):
+            raise ValueError(f"classes must map integers to classes from 0 to {len(names) - 1}; got {old!r}: {new!r}")
 
     def read(path, size):
-        values = _read_map(path, size)
-        if values.dtype.kind not in "iub":
-            raise ValueError(f"{path} must have integers, the classes; got {values.dtype}")
-        known, where = np.unique(values, return_inverse=True)
-        table = [classes.get(int(value), VOID) if classes is not None else int(value) for value in known]
-        unknown = [value for value in table if not 0 <= value < len(names) and value != VOID]
-        if unknown:
+        values = read_map(path, size, "iub")
+        if classes is not None:
+            label_map = np.full(size, VOID, "int32")
+            for old, new in classes.items():
+                label_map[values == old] = new
+            return Answer(label_map=label_map)
+        wrong = values[((values < 0) | (values >= len(names))) & (values != VOID)]
+        if len(wrong):
             raise ValueError(
-                f"{path} must have classes from 0 to {len(names) - 1}, or {VOID}; got {unknown[0]} (`classes` maps the "
+                f"{path} must have classes from 0 to {len(names) - 1}, or {VOID}; got {wrong[0]} (`classes` maps the "
                 "values of files to classes)"
             )
-        return Answer(label_map=np.array(table, "int32")[where].reshape(size))
+        return Answer(label_map=values.astype("int32"))
 
+    ids = {new: old for old, new in (classes or {}).items()}
     category_ids = tuple(ids.get(number, number) for number in range(len(names)))
     return _beside("semantic", images, label_maps, suffixes, read, names, category_ids)
 
@@ -226,7 +221,7 @@ def from_depth_maps(
     scale = checks.check_positive("scale", scale)
 
     def read(path, size):
-        values = _read_map(path, size, with_palette=False).astype("float64") / scale
+        values = read_map(path, size, "iubf").astype("float64") / scale
         if (values < 0).any():
             raise ValueError(f"{path} must have depths of at least 0; got {np.nanmin(values):g}")
         return Answer(depth=np.where(np.isfinite(values), values, 0).astype("float32"))
@@ -238,77 +233,53 @@ def _beside(kind, images, maps, suffixes, read, class_names=(), category_ids=())
     """Return the source of the images of a folder and the maps at the same relative paths in another."""
     if not (isinstance(suffixes, (tuple, list)) and [type(suffix) for suffix in suffixes] == [str, str]):
         raise ValueError(f"suffixes must be two strings, for images and maps; got suffixes={suffixes!r}")
-    folder, ending = pathlib.Path(images), suffixes[0]
-    files = [file for file in from_files(images).files or () if pathlib.Path(file).stem.endswith(ending)]
+    of_image, of_map = suffixes
+    files = [file for file in from_files(images).files or () if pathlib.Path(file).stem.endswith(of_image)]
     if not files:
-        raise ValueError(f"images must contain names that end in {ending!r}; there are none in {images}")
-    paths = [pathlib.Path(file).relative_to(folder) for file in files]
-    records = []
-    for path in paths:
-        stem = path.stem[: len(path.stem) - len(ending)] + suffixes[1]
-        found = [pathlib.Path(maps, path.parent, stem + one) for one in _MAP_ENDINGS]
-        found = [str(one) for one in found if one.is_file()]
+        raise ValueError(f"images must contain names that end in {of_image!r}; there are none in {images}")
+    records, ids = [], []
+    for file in files:
+        path = pathlib.Path(file).relative_to(images).with_suffix("")
+        stem = pathlib.Path(maps, path.parent, path.name.removesuffix(of_image) + of_map)
+        found = [f"{stem}{ending}" for ending in (".png", ".npy") if os.path.isfile(f"{stem}{ending}")]
         if not found:
-            wanted = pathlib.Path(maps, path.parent, stem)
-            raise FileNotFoundError(f"{folder / path} must have a map {wanted}.png or .npy; there is none")
+            raise FileNotFoundError(f"{file} must have a map {stem}.png or .npy; there is none")
         records.append(found[0])
-    ids = [path.stem for path in paths]
-    if len({*ids}) < len(ids):
-        ids = [path.with_suffix("").as_posix() for path in paths]
+        ids.append(path.as_posix())
+    stems = [one.split("/")[-1] for one in ids]
+    ids = stems if len({*stems}) == len(stems) else ids
     return TaskSource(kind, tuple(files), class_names, category_ids, (), tuple(ids), (), tuple(records), read)
 
 
-def _read_map(path, size, with_palette=True):
-    """Return the numbers (height, width) of a `.png` or `.npy` file, whose size is checked before it is decoded."""
-    if path.endswith(".npy"):
-        try:
-            values = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise ValueError(f"{path} must be a whole .npy file of numbers; {error}") from None
-        check_size(path, values.shape, size)
-        if values.dtype.kind not in "iubf":
-            raise ValueError(f"{path} must have numbers; got {values.dtype}")
-        return np.array(values)
-    modes = _MAP_MODES if with_palette else [mode for mode in _MAP_MODES if mode not in "1P"]
-    return read_png(path, size, modes)
+def read_map(path, shape, kinds):
+    """Return the numbers of a PNG or `.npy` file; those of a palette are its indices.
 
-
-def read_png(path, size, modes):
-    """Return the numbers of a PNG file of a size (height, width) and one of these modes of Pillow; a palette's indices.
+    Args:
+        path: path of the file.
+        shape: (height, width) of the image, with a number of channels if there is more than one.
+        kinds: NumPy's letters of the kinds of numbers that are valid.
 
     Raises:
-        ValueError: on another size or mode, or a damaged file; the message names it.
+        ValueError: on another shape or kind, or a damaged file; the message names it.
     """
-    with _opened(path, "whole PNG file", ["PNG"]) as image:
-        check_size(path, image.size[::-1], size)
-        if image.mode not in modes:
-            raise ValueError(f"{path} must be a PNG of mode {' or '.join(modes)}; got mode {image.mode}")
-        return np.asarray(image)
-
-
-def check_size(name, found, size):
-    """Raise an error unless an answer has the (height, width) of its image."""
-    if tuple(found) != tuple(size):
-        raise ValueError(
-            f"{name} must have the size of its upright image, {size[1]} x {size[0]} pixels; got "
-            f"{' x '.join(map(str, tuple(found)[::-1]))} (an EXIF orientation of the image is applied)"
-        )
-
-
-def _upright_size(file):
-    """Return the (height, width) of an image file as it is shown, from its header."""
-    with _opened(file, "readable image") as image:
-        is_turned = image.getexif().get(PIL.ExifTags.Base.Orientation, 1) in range(_TURNED, 9)
-        return image.size if is_turned else image.size[::-1]
-
-
-@contextlib.contextmanager
-def _opened(path, kind, formats=None):
-    """Open an image file with Pillow, without warnings; an error names the file and the `kind` that it must be."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with PIL.Image.open(path, formats=formats) as image:
-                yield image
-    except (OSError, SyntaxError, PIL.Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} must be a {kind}; {error}") from None
+        if path.endswith(".npy"):
+            values = np.load(path, allow_pickle=False)
+        else:
+            with PIL.Image.open(path, formats=["PNG"]) as image:
+                values = np.array(image)
+    except (OSError, ValueError, EOFError, SyntaxError, PIL.Image.DecompressionBombError) as error:
+        raise ValueError(f"{path} must be a whole PNG or .npy file of numbers; {error}") from None
+    check_shape(path, values.shape, shape)
+    if values.dtype.kind not in kinds:
+        raise ValueError(f"{path} must have {'numbers' if 'f' in kinds else 'integers'}; got {values.dtype}")
+    return values
+
+
+def check_shape(name, found, shape):
+    """Raise an error unless an answer has the shape of its image, (height, width) or with channels."""
+    if tuple(found) != tuple(shape):
+        raise ValueError(
+            f"{name} must have the height and width of its upright image, {tuple(shape)}; got {tuple(found)} (an EXIF "
+            "orientation of the image is applied)"
+        )

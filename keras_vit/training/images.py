@@ -6,7 +6,7 @@ import os
 from keras_vit import checks
 from keras_vit.data import TaskSource, eval_pipeline, from_directory, multi_crop_pipeline, task_pipeline, train_pipeline
 from keras_vit.data.sources import ImageSource
-from keras_vit.data.task_pipeline import count_rows
+from keras_vit.data.task_pipeline import rows_of
 from keras_vit.training.recipe_checks import CROPPED, DATASETS, SELF_SUPERVISED, TASKS
 
 _MOST_NAMED = 8  # classes in a message
@@ -26,7 +26,7 @@ class RunImages:
 
     def size(self, recipe):
         """Return the number of training images; with keypoints, that of persons."""
-        return count_rows(self.train, TASKS[recipe.loss].targets) if recipe.loss in TASKS else self.train.size
+        return len(rows_of(self.train, TASKS[recipe.loss].targets)) if recipe.loss in TASKS else self.train.size
 
     def fingerprints(self):
         """Return the fingerprints of the training and of the validation images; see `ImageSource.fingerprint`."""

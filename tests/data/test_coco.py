@@ -123,10 +123,10 @@ def test_panoptic(tmp_path):
     [
         ({"listed": (300,)}, r"a/7.png must have the segments .* segment 70000 is in the PNG file but not in the json"),
         ({"ids": (300, 300)}, r"a/7.png must have .* segment 70000 is in the json file but not in the PNG file"),
-        ({"file_name": "../7.png"}, r"annotation of image 7 must have a file_name inside its folder; got '../7.png'"),
-        ({"listed": (0, 300)}, r"7.png, segment 0 must have id of three bytes; got 0"),
-        ({"segments_info": None}, r"annotation of image 7 must have segments_info, list; got None"),
-        ({"image_id": 8}, r"annotation of image 8 must have an image_id of the file; got 8"),
+        ({"listed": (0, 300)}, r"image 7, annotation 0 must have id, a number of three bytes above 0; got 0"),
+        ({"segments_info": None}, r"image 7 must have segments_info, a list; got None"),
+        ({"segments_info": [5]}, r"image 7, annotation 5 must have category_id, a category of the file; got None"),
+        ({"image_id": 8}, r"a.json, annotation must have image_id, the id of an image of the file; got 8"),
     ],
 )
 def test_panoptic_errors(tmp_path, options, message):
@@ -136,57 +136,55 @@ def test_panoptic_errors(tmp_path, options, message):
 
 def test_more_panoptic_errors(tmp_path):
     path = panoptic(tmp_path, images=write_images(tmp_path / "images", {7: (10, 9)}))
-    with pytest.raises(ValueError, match="7.png must have the size of its upright image, 9 x 10 pixels; got 8 x 10"):
+    with pytest.raises(ValueError, match=r"7.png must have .* of its upright image, \(10, 9, 3\); got \(10, 8, 3\)"):
         from_coco(tmp_path / "images", path, "panoptic").answer(0)
     Image.fromarray(np.zeros((10, 9), "uint8")).save(tmp_path / "a" / "7.png")
-    with pytest.raises(ValueError, match="7.png must be a PNG of mode RGB; got mode L"):
+    with pytest.raises(ValueError, match=r"7.png must have .* of its upright image, \(10, 9, 3\); got \(10, 9\)"):
         from_coco(tmp_path / "images", path, "panoptic").answer(0)
     (tmp_path / "a" / "7.png").write_bytes(b"no PNG")
-    with pytest.raises(ValueError, match="7.png must be a whole PNG file"):
+    with pytest.raises(ValueError, match="7.png must be a whole PNG or .npy file"):
         from_coco(tmp_path / "images", path, "panoptic").answer(0)
     path = write_json(path, write_images(tmp_path / "images"), [], CATEGORIES)
-    with pytest.raises(ValueError, match="a.json must have an annotation of each image; image 7 has none"):
+    with pytest.raises(ValueError, match="a.json, image 7 must have one annotation; got 0"):
         from_coco(tmp_path / "images", path, "panoptic")
 
 
 @for_each(
     "kind, change, message",
     [
-        ("boxes", {"category_id": 3}, "a.json, annotation 11 must have category_id of the file; got 3"),
-        ("boxes", {"image_id": 8}, "annotation 11 must have an image_id of the file; got 8"),
         (
             "boxes",
-            {"bbox": [50, 4, 12, 3]},
-            r"annotation 11 must have a bbox inside its image, 60 x 40 pixels; got .50",
+            {"category_id": 3},
+            "a.json, image 7, annotation 11 must have category_id, a category of the file; got 3",
         ),
-        ("boxes", {"bbox": [5, 4, -1, 3]}, "annotation 11 must have a bbox inside its image"),
-        ("boxes", {"bbox": [5, 4, float("nan"), 3]}, "annotation 11 must have a bbox inside its image"),
-        ("boxes", {"bbox": [5, 4, 3]}, "annotation 11 must have a bbox of four numbers"),
-        ("boxes", {"bbox": None}, "annotation 11 must have bbox, list; got None"),
-        ("boxes", {"iscrowd": 2}, "annotation 11 must have iscrowd of 0 or 1; got 2"),
+        ("boxes", {"image_id": 8}, "annotation must have image_id, the id of an image of the file; got 8"),
+        *(
+            ("boxes", {"bbox": box}, r"annotation 11 must have bbox, left, .* inside its image, 60 x 40 pixels; got")
+            for box in ([50, 4, 12, 3], [5, 4, -1, 3], [5, 4, float("nan"), 3], [5, 4, 3], None, "1234")
+        ),
+        ("boxes", {"iscrowd": 2}, "annotation 11 must have iscrowd, 0, 1 or nothing; got 2"),
         ("boxes", {"area": "9"}, "annotation 11 must have area, a number or nothing; got '9'"),
-        ("keypoints", {"keypoints": [1, 2, 2]}, "annotation 11 must have 3 numbers for each of 3 keypoints; got 3"),
-        ("keypoints", {"keypoints": [62, 2, 2] * 3}, "annotation 11 must have keypoints inside its image, 60 x 40"),
-        ("keypoints", {"keypoints": [2, 2, 3] * 3}, "annotation 11 must have visibilities 0, 1 or 2; got .3.0, 3.0"),
-        ("keypoints", {}, "annotation 11 must have keypoints, list; got None"),
-        ("instances", {"segmentation": []}, "annotation 11 must have a segmentation; it is empty"),
-        ("instances", {"segmentation": None}, "annotation 11 must have segmentation, list or dict; got None"),
-        ("instances", {"segmentation": [[1, 2, 3, 4]]}, "annotation 11 must have polygons of at least three points"),
-        ("instances", {"segmentation": [["a"] * 6]}, "annotation 11 must have polygons of at least three points"),
-        ("instances", {"segmentation": [[1, 2, 3, 4, 99, 5]]}, "annotation 11 must have polygons inside its image"),
-        (
-            "instances",
-            {"segmentation": {"size": [60, 40], "counts": [2400]}},
-            r"its image's size .40, 60.; got .60, 40",
+        *(
+            ("keypoints", {"keypoints": points}, r"annotation 11 must have keypoints, .* of 3 points inside .*; got")
+            for points in ([1, 2, 2], [62, 2, 2] * 3, [2, 2, 3] * 3, ["a"] * 9, None)
         ),
-        (
-            "instances",
-            {"segmentation": {"size": [40, 60], "counts": [2401, -1]}},
-            "must have run lengths of 2400 pixels",
+        *(
+            ("instances", {"segmentation": shape}, r"annotation 11 must have segmentation, .* 3 points .* \[40, 60\]")
+            for shape in (
+                [],
+                None,
+                [[1, 2, 3, 4]],
+                [[1, 2, 3, 4, 5, 6, 7]],
+                [["a"] * 6],
+                [[1, 2, 3, 4, 99, 5]],
+                {"size": [60, 40], "counts": [2400]},
+                {"size": [40, 60], "counts": [2401, -1]},
+                {"size": [40, 60], "counts": [2401]},
+                {"size": [40, 60], "counts": "o" * 99},
+                {"size": [40, 60], "counts": "oooooooooooooo0"},
+                {"size": [40, 60]},
+            )
         ),
-        ("instances", {"segmentation": {"size": [40, 60], "counts": "o" * 99}}, "must have run lengths of 2400 pixels"),
-        ("instances", {"segmentation": {"size": [40, 60], "counts": "oooooooooooooo0"}}, "must have run lengths"),
-        ("instances", {"segmentation": {"size": [40, 60]}}, "annotation 11 must have run lengths of 2400 pixels"),
     ],
 )
 def test_errors_of_an_annotation(tmp_path, kind, change, message):
@@ -200,20 +198,15 @@ def test_errors_of_an_annotation(tmp_path, kind, change, message):
 @for_each(
     "images, annotations, categories, message",
     [
-        ([], [], [PERSON], "a.json must have images with distinct ids; got 0, 0 distinct"),
-        ([{"id": 7}] * 2, [], [PERSON], "a.json must have images with distinct ids; got 2, 1 distinct"),
-        ([{"id": 7}], [], [], "a.json must have categories with distinct ids; got 0, 0 distinct"),
-        ([{"id": 7}], [], [{"id": "1"}], "a.json, categories must have id, int; got '1'"),
-        ([{"id": 7}], [], [{"id": 1, "name": "cat"}], "must have one category, with names of keypoints; got None"),
-        ([{"id": 7}], [], [PERSON], "a.json, image 7 must have height, int; got None"),
-        (
-            [{"id": 7, "height": 9, "width": 9, "file_name": "/7.png"}],
-            [],
-            [PERSON],
-            "image 7 must .* inside its folder",
-        ),
-        ([{"id": 7, "height": 9, "width": 9}], [], [PERSON], "image 7 must have file_name, str; got None"),
-        ([{"id": 7, "height": 9, "width": 9}], [7], [PERSON], "a.json, annotation must have image_id, int or str"),
+        ([], [], [PERSON], "a.json, images must have distinct ids; got 0, 0 of them"),
+        ([{"id": 7}] * 2, [], [PERSON], "a.json, images must have distinct ids; got 2, 1 of them"),
+        ([{"id": 7}], [], [], "a.json, categories must have distinct ids; got 0, 0 of them"),
+        ([{"id": 7}], [], [{"id": 1.5}], "a.json, categories must have id, an integer or a string; got 1.5"),
+        ([{"id": 7}], [], [PERSON, {"id": 2, "name": "cat"}], "a.json must have one category, with keypoints; got 2"),
+        ([{"id": 7}], [], [{"id": 1, "name": "cat"}], "category cat must have keypoints, a list of names; got None"),
+        ([{"id": 7}], [], [PERSON], "image 7 must have file_name, a string; got None"),
+        ([{"id": 7, "file_name": "a.json"}], [], [PERSON], "a.json, image 7 must have height, an integer; got None"),
+        ([{"id": 7}], [7], [PERSON], "a.json, annotation must have image_id, the id of an image of the file; got None"),
         (None, [], [], "a.json must have the lists images, annotations, categories"),
     ],
 )
@@ -227,10 +220,10 @@ def test_errors_of_files_that_are_missing_or_turned(tmp_path, images):
     (tmp_path / "images" / "3.png").unlink()
     with pytest.raises(FileNotFoundError, match=r"a.json, image 3: there is no file .*3.png"):
         from_coco(tmp_path / "images", path, "boxes")
-    with pytest.raises(FileNotFoundError, match="there is no file .*b.json"):
+    with pytest.raises(FileNotFoundError, match="b.json"):
         from_coco(tmp_path, tmp_path / "b.json")
     (tmp_path / "b.json").write_text("{")
-    with pytest.raises(ValueError, match="b.json must be a json file"):
+    with pytest.raises(ValueError, match="b.json must be JSON"):
         from_coco(tmp_path, tmp_path / "b.json")
     with pytest.raises(ValueError, match="segments must be None for kind='boxes'"):
         from_coco(tmp_path, path, "boxes", segments=tmp_path)
@@ -245,9 +238,7 @@ def test_an_orientation_is_applied(tmp_path):
     with Image.open(tmp_path / "images" / "7.png") as image:
         image.save(tmp_path / "images" / "7.png", exif=exif)
     path = write_json(tmp_path / "a.json", images, [entry(1, 7, BOXES[0])])
-    with pytest.raises(
-        ValueError, match="image 7 must have the size of its upright image, 40 x 60 pixels; got 60 x 40"
-    ):
+    with pytest.raises(ValueError, match=r"image 7 must have .* of its upright image, \(60, 40\); got \(40, 60\)"):
         from_coco(tmp_path / "images", path).answer(0)
     images[0] |= {"height": 60, "width": 40}
     upright = from_coco(tmp_path / "images", write_json(path, images, [entry(1, 7, BOXES[0])]))

@@ -127,12 +127,12 @@ def test_parts_and_fingerprints(images, tmp_path):
     [
         ("0.png", np.full((6, 5), 3, "uint8"), r"0.png must have classes from 0 to 2, or 255; got 3 \(`classes` maps"),
         ("0.npy", np.full((6, 5), -1), "0.npy must have classes from 0 to 2, or 255; got -1"),
-        ("0.npy", np.zeros((6, 5)), "0.npy must have integers, the classes; got float64"),
-        ("0.npy", np.array([[None] * 5] * 6), "0.npy must be a whole .npy file of numbers"),
-        ("0.npy", np.array([["a"] * 5] * 6), "0.npy must have numbers; got <U1"),
-        ("0.png", np.zeros((5, 6), "uint8"), "0.png must have the size of its upright image, 5 x 6 pixels; got 6 x 5"),
-        ("0.npy", np.zeros((6, 5, 1), int), "0.npy must have the size of its upright image, 5 x 6 .*got 1 x 5 x 6"),
-        ("0.png", np.zeros((6, 5, 3), "uint8"), "0.png must be a PNG of mode .*; got mode RGB"),
+        ("0.npy", np.zeros((6, 5)), "0.npy must have integers; got float64"),
+        ("0.npy", np.array([[None] * 5] * 6), "0.npy must be a whole PNG or .npy file of numbers"),
+        ("0.npy", np.array([["a"] * 5] * 6), "0.npy must have integers; got <U1"),
+        ("0.png", np.zeros((5, 6), "uint8"), r"0.png must have the height and width .*, \(6, 5\); got \(5, 6\)"),
+        ("0.npy", np.zeros((6, 5, 1), int), r"0.npy must have the height and width .*, \(6, 5\); got \(6, 5, 1\)"),
+        ("0.png", np.zeros((6, 5, 3), "uint8"), r"0.png must have the height .*, \(6, 5\); got \(6, 5, 3\)"),
     ],
 )
 def test_errors_of_a_label_map(tmp_path, name, values, message):
@@ -148,18 +148,14 @@ def test_errors_of_depths_and_damaged_files(images, tmp_path):
     with pytest.raises(ValueError, match="0.npy must have depths of at least 0; got -0.5"):
         source.answer(0)
     (maps / "1.npy").write_bytes((maps / "1.npy").read_bytes()[:-9])
-    with pytest.raises(ValueError, match="1.npy must be a whole .npy file"):
+    with pytest.raises(ValueError, match="1.npy must be a whole PNG or .npy file"):
         source.answer(1)
-    palette = Image.fromarray(np.zeros((6, 5), "uint8"))
-    palette.putpalette([0] * 768)
-    write_maps(maps, {"2.png": palette})
-    with pytest.raises(ValueError, match="2.png must be a PNG of mode L or I;16 or I;16B or I; got mode P"):
-        from_depth_maps(images, maps, 1).answer(2)
+    write_maps(maps, {"2.png": np.arange(30, dtype="uint8").reshape(6, 5)})
     (maps / "2.png").write_bytes((maps / "2.png").read_bytes()[:50])
-    with pytest.raises(ValueError, match="2.png must be a whole PNG file"):
+    with pytest.raises(ValueError, match="2.png must be a whole PNG or .npy file"):
         from_depth_maps(images, maps, 1).answer(2)
     (images / "3.png").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="3.png must be a readable image"):
+    with pytest.raises(ValueError, match="3.png must be an image"):
         source.answer(3)
 
 
@@ -170,6 +166,7 @@ def test_errors_of_arguments(images, tmp_path):
         (lambda: from_label_maps(images, maps, "cat"), "class_names must be a sequence of strings"),
         (lambda: from_label_maps(images, maps, ["a"] * 256), "255 marks no class; got 256"),
         (lambda: from_label_maps(images, maps, NAMES, classes={7: 3}), "classes from 0 to 2; got 7: 3"),
+        (lambda: from_label_maps(images, maps, NAMES, classes={"7": 0}), "must map integers to .*; got '7': 0"),
         (lambda: from_label_maps(images, maps, NAMES, suffixes=("a",)), "suffixes must be two strings"),
         (
             lambda: from_label_maps(images, maps, NAMES, suffixes=("_x", "")),
