@@ -58,14 +58,15 @@ def coco(folder, annotations, kind="instances", sizes=SIZES, pixels=None):
 def test_label_maps_depths_and_masks(maps):
     grey = LONGEST.replace(mean=(0.5,), std=(0.25,))
     labelled, depths = maps
-    for source, targets, preprocessing in ((labelled, "label_map", LONGEST), (depths, "depth", grey)):
-        for position, (image, found) in enumerate(in_order(source, preprocessing, targets)):
+    label_maps = in_order(labelled, LONGEST, "label_map")
+    cases = (labelled, "label_map", LONGEST, label_maps), (depths, "depth", grey, in_order(depths, grey, "depth"))
+    for source, targets, preprocessing, made in cases:
+        for position, (image, found) in enumerate(made):
             pixels = source.image(position)
             np.testing.assert_allclose(image, prepare(pixels, preprocessing)[0][0], atol=2e-6)
             _, expected = moved(pixels, source.answer(position), np.random.default_rng(0), {}, preprocessing)
             np.testing.assert_array_equal(found, getattr(expected, targets))
-    maps_of, masks_of = (in_order(labelled, LONGEST, targets, max_objects=4) for targets in ("label_map", "masks"))
-    for (_, label_map), (_, found) in zip(maps_of, masks_of, strict=True):
+    for (_, label_map), (_, found) in zip(label_maps, in_order(labelled, LONGEST, "masks", max_objects=4), strict=True):
         assert found["labels"].tolist() == [0, 1, 2, -1] and found["masks"].dtype == np.uint8
         expected = [*(label_map == n for n in range(3)), np.zeros((32, 32))]
         np.testing.assert_array_equal(found["masks"], expected)
@@ -97,9 +98,8 @@ def test_objects_and_batches_that_depend_on_their_number_only(tmp_path):
         np.allclose(np.ptp(image * PLAIN["std"] + PLAIN["mean"], -1), 0, atol=1e-5) for x, *_ in whole for image in x
     ]
     assert 2 < sum(grey) < 14
-    assert_equal(flat(make(start_step=2), 2), whole[2:])
-    second = [tuple(values[2:] for values in batch) for batch in whole]
-    assert_equal(flat(make(shard=(1, 2)), 4), second)
+    second = [tuple(values[2:] for values in batch) for batch in whole[2:]]
+    assert_equal(flat(make(start_step=2, shard=(1, 2)), 2), second)
 
 
 def test_keypoints_have_a_row_per_person(tmp_path):
@@ -139,9 +139,6 @@ def test_unreadable_images_are_replaced_and_wrong_answers_are_errors(maps, tmp_p
     labelled, depths = maps
     with open(labelled.files[1], "r+b") as file:
         file.truncate(60)
-    with pytest.raises(tf.errors.OpError) as caught:
-        in_order(labelled, LONGEST, "label_map")
-    assert "1 of 3 images cannot be read" in str(data_error(caught.value))
     with caplog.at_level(logging.WARNING, "keras_vit.data"):
         found = in_order(labelled, LONGEST, "label_map", max_corrupt=0.5)
     np.testing.assert_array_equal(found[1][1], found[2][1])
