@@ -135,7 +135,10 @@ def _field(entry, name, key, wanted, check):
 
 def _file_of(entry, name, folder):
     """Return the path of the file that a json object states."""
-    path = pathlib.Path(folder, _field(entry, name, "file_name", "a string", str))
+    stated = pathlib.Path(_field(entry, name, "file_name", "a string", str))
+    if stated.is_absolute() or ".." in stated.parts:
+        raise ValueError(f"{name}: file_name must be a path inside {folder}; got {str(stated)!r}")
+    path = pathlib.Path(folder, stated)
     if not path.is_file():
         raise FileNotFoundError(f"{name}: there is no file {path}")
     return str(path)

@@ -262,18 +262,29 @@ def read_map(path, shape, kinds):
     Raises:
         ValueError: on another shape or kind, or a damaged file; the message names it.
     """
-    try:
-        if path.endswith(".npy"):
-            values = np.load(path, allow_pickle=False)
-        else:
-            with PIL.Image.open(path, formats=["PNG"]) as image:
-                values = np.array(image)
-    except (OSError, ValueError, EOFError, SyntaxError, PIL.Image.DecompressionBombError) as error:
-        raise ValueError(f"{path} must be a whole PNG or .npy file of numbers; {error}") from None
+    is_array = path.endswith(".npy")
+    with contextlib.ExitStack() as stack:
+        with _reading(path):
+            if is_array:
+                lazy = np.load(path, mmap_mode="r", allow_pickle=False)
+            else:
+                lazy = stack.enter_context(PIL.Image.open(path, formats=["PNG"]))
+        # what the file states is checked before memory is taken for it
+        check_shape(path, lazy.shape if is_array else (*lazy.size[::-1], *shape[2:]), shape)
+        with _reading(path):
+            values = np.array(lazy)
     check_shape(path, values.shape, shape)
     if values.dtype.kind not in kinds:
         raise ValueError(f"{path} must have {'numbers' if 'f' in kinds else 'integers'}; got {values.dtype}")
     return values
+
+
+@contextlib.contextmanager
+def _reading(path):
+    try:
+        yield
+    except (OSError, ValueError, EOFError, SyntaxError, PIL.Image.DecompressionBombError) as error:
+        raise ValueError(f"{path} must be a whole PNG or .npy file of numbers; {error}") from None
 
 
 def check_shape(name, found, shape):
