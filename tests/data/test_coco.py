@@ -205,7 +205,7 @@ def test_errors_of_an_annotation(tmp_path, kind, change, message):
         ([{"id": 7}], [], [PERSON, {"id": 2, "name": "cat"}], "a.json must have one category, with keypoints; got 2"),
         ([{"id": 7}], [], [{"id": 1, "name": "cat"}], "category cat must have keypoints, a list of names; got None"),
         ([{"id": 7}], [], [PERSON], "image 7 must have file_name, a string; got None"),
-        ([{"id": 7, "file_name": "../a.json"}], [], [PERSON], "image 7: file_name must be a path inside .*; got '../a.json"),
+        ([{"id": 7, "file_name": "../a.json"}], [], [PERSON], "image 7: file_name must be a path inside .*; got"),
         ([{"id": 7, "file_name": "a.json"}], [], [PERSON], "a.json, image 7 must have height, an integer; got None"),
         ([{"id": 7}], [7], [PERSON], "a.json, annotation must have image_id, the id of an image of the file; got None"),
         (None, [], [], "a.json must have the lists images, annotations, categories"),
