@@ -16,6 +16,7 @@ from keras_vit.typing import Tensor
 
 _SCALE = 4  # of the heatmaps, relative to the patch grid
 _FILTERS = 256  # of the classic decoder
+_STDDEV = 0.001  # of the initial weights of the heatmaps, as in the authors' code
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -58,7 +59,8 @@ class SimpleDecoder(Layer):
         self.configure(num_keypoints=num_keypoints)
 
     def build(self, input_shape):
-        self.conv1 = self.conv(self.num_keypoints, 3, "conv1", "glorot_uniform", padding="same")
+        initial = keras.initializers.RandomNormal(stddev=_STDDEV)
+        self.conv1 = self.conv(self.num_keypoints, 3, "conv1", initial, padding="same")
         self.conv1.build(input_shape)
 
     def call(self, maps: Tensor) -> Tensor:
@@ -83,7 +85,7 @@ class ClassicDecoder(SimpleDecoder):
         for number in (1, 2):
             enlarge = self.sublayer(keras.layers.Conv2DTranspose, _FILTERS, 4, 2, name=f"enlarge{number}", **own)
             self.steps += [enlarge, self.sublayer(keras.layers.BatchNormalization, epsilon=1e-5, name=f"norm{number}")]
-        self.conv1 = self.conv(self.num_keypoints, 1, "conv1", "glorot_uniform")
+        self.conv1 = self.conv(self.num_keypoints, 1, "conv1", keras.initializers.RandomNormal(stddev=_STDDEV))
         build_in_sequence(input_shape, *self.steps, self.conv1)
 
     def call(self, maps: Tensor, training: bool | None = None) -> Tensor:

@@ -18,3 +18,11 @@ def test_a_saved_model_with_a_classic_decoder_is_the_same(tmp_path):
     assert heatmaps.shape == (1, 24, 16, 3)
     model.save(tmp_path / "model.keras")
     np.testing.assert_array_equal(keras.models.load_model(tmp_path / "model.keras")(images), heatmaps)
+
+
+def test_first_heatmaps_are_nearly_zero():
+    """As of the authors' code; with Keras's default, a large first error would change the encoder."""
+    encoder = keras_vit.load(FOLDER).encoder
+    for decoder in ("simple", "classic"):
+        kernel = ViTPose(encoder, 17, decoder).get_layer("decoder").conv1.kernel
+        np.testing.assert_allclose(np.std(kernel), 0.001, rtol=0.15)
