@@ -33,6 +33,7 @@ ON_REQUEST = {
     "fidelity": "fidelity",
     "field_files": "field_files",
     "gpu": "gpu",
+    "heads": "train_heads",
     "task_answers": "task_answers",
     "task_models": "task_models",
     "timm_files": "timm_files",

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw
 SIZE = 128
 CLASSES = ("wall", "disc", "square", "ring")  # the wall is stuff
 KEYPOINTS = ("head", "hand with a ball", "other hand", "foot on the side of the ball", "other foot")
-MOST = 6  # objects of a scene
+MOST, LEAST = 6, 40  # objects of a scene, and visible pixels of an object
 FADED, GREY = 4.0, 128.0  # metres after which the share of the colour is 1 / e, and the colour far away
 RADIUS = 28.0  # pixels at one metre
 
@@ -25,7 +25,7 @@ class Scenes:
     Attributes:
         images: uint8 (scenes, SIZE, SIZE, 3).
         segments: int32 (scenes, SIZE, SIZE), 0 for the wall and n for the n-th object.
-        labels: int32 (scenes, 1 + MOST), the class of each segment, -1 for a segment without pixels.
+        labels: int32 (scenes, 1 + MOST), the class of each segment, -1 after the last one.
         depth: float32 (scenes, SIZE, SIZE), metres.
         keypoints: float32 (scenes, KEYPOINTS, 3), x, y and visibility, of the figure if there is one.
     """
@@ -37,11 +37,14 @@ class Scenes:
     keypoints: np.ndarray
 
     @property
+    def masks(self):
+        """Return the pixels of each segment, bool (scenes, 1 + MOST, SIZE, SIZE)."""
+        return self.segments[:, None] == np.arange(1 + MOST)[:, None, None]
+
+    @property
     def label_map(self):
         """Return the class of each pixel, int32 (scenes, SIZE, SIZE)."""
-        return np.take_along_axis(self.labels, self.segments.reshape(len(self.labels), -1), 1).reshape(
-            self.segments.shape
-        )
+        return np.stack([labels[ids] for labels, ids in zip(self.labels, self.segments, strict=True)])
 
 
 def scenes(count, seed, figure=False):
@@ -65,9 +68,9 @@ def _scene(rng, figure):
         shape = _shape(CLASSES[label], rng.uniform(-0.4, 0.4, 2), RADIUS / distance / SIZE, x, y)
         depth[shape], segments[shape], labels[number] = distance, number, label
         colours[shape] = rng.uniform(0, 255, 3)
-    present = np.unique(segments)
     labels[0] = 0
-    labels[np.setdiff1d(np.arange(len(labels)), present)] = -1
+    if np.bincount(segments.ravel(), minlength=number + 1).min() < LEAST:
+        return _scene(rng, figure)
     colours += rng.normal(0, 25, (SIZE, SIZE, 1))
     colours = GREY + (colours - GREY) * np.exp(-depth / FADED)[..., None]
     image = np.clip(colours + rng.normal(0, 6, colours.shape), 0, 255).astype("uint8")
@@ -83,7 +86,9 @@ def _shape(name, centre, radius, x, y):
     away = np.hypot(dx, dy)
     if name == "disc":
         return away < radius
-    return np.maximum(abs(dx), abs(dy)) < 0.9 * radius if name == "square" else abs(away - 0.75 * radius) < 0.25 * radius
+    return (
+        np.maximum(abs(dx), abs(dy)) < 0.9 * radius if name == "square" else abs(away - 0.75 * radius) < 0.25 * radius
+    )
 
 
 def _with_figure(rng, image):
@@ -95,8 +100,10 @@ def _with_figure(rng, image):
         hips = rng.uniform(0, SIZE, 2)
         neck = hips + 0.35 * length * up
         arms, legs = rng.uniform(-0.9, 0.9, 2), rng.uniform(0.1, 0.9, 2)
-        hands = [neck + 0.32 * length * (s * math.cos(a) * across + math.sin(a) * up) for s, a in zip((side, -side), arms)]
-        feet = [hips + 0.42 * length * (s * math.sin(a) * across - math.cos(a) * up) for s, a in zip((side, -side), legs)]
+        hands, feet = [], []
+        for sign, arm, leg in zip((side, -side), arms, legs, strict=True):
+            hands.append(neck + 0.32 * length * (sign * math.cos(arm) * across + math.sin(arm) * up))
+            feet.append(hips + 0.42 * length * (sign * math.sin(leg) * across - math.cos(leg) * up))
         points = np.array([neck + 0.13 * length * up, *hands, *feet])
     picture = Image.fromarray(image)
     pen, width, colour = ImageDraw.Draw(picture), round(0.06 * length), tuple(rng.integers(0, 256, 3).tolist())
