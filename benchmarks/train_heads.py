@@ -5,24 +5,32 @@ import sys
 
 import keras
 import numpy as np
-import scipy.ndimage
 
 import keras_vit
 from benchmarks import drawn_scenes
 from benchmarks.contenders import quietly
 from benchmarks.drawn_scenes import CLASSES, KEYPOINTS, MOST, SIZE
+from benchmarks.linear_heads import (
+    NEAR,
+    PATCH,
+    STRIDE,
+    correct,
+    delta1,
+    prepared,
+    probe_depth,
+    probe_keypoints,
+    probe_segments,
+    quality,
+)
 from benchmarks.report import Table
 from keras_vit.data.answers import boxes_of
-from keras_vit.tasks.drawing import resize_map
 
-SEEDS, TRAIN, TEST, BATCH, PATCH = (0, 1, 2), 2000, 300, 16, 16
+SEEDS, TRAIN, TEST, BATCH = (0, 1, 2), 2000, 300, 16
 EPOCHS = {"DPT": 2, "ViTPose": 3, "EoMT": 3, "EoMT, masked attention": 3}
 OVERFITTED, STEPS = 8, {"YOLOS": 600, "EoMT": 300}
 RATE, WARMUP, DECAY, CLIP = 5e-4, 0.1, 0.05, 1.0
 DEPTH_RATE = 2e-4  # with larger ones, the sigmoid of the head saturates
-QUERIES, BLOCKS, POINTS, NEAR, FARTHEST, THRESHOLD = 16, 3, 1024, 0.1, 10.0, 0.5
-STRIDE = 4  # of heatmaps
-RIDGE = 1.0
+QUERIES, BLOCKS, POINTS, FARTHEST, THRESHOLD = 16, 3, 1024, 10.0, 0.5
 METRICS = {"semantic": "mIoU", "panoptic": "PQ", "depth": "delta1", "keypoints": "PCK"}
 NOTE = (
     f"ViT-Ti/16 of AugReg at {SIZE} px, in percent. {TRAIN} scenes of `benchmarks/drawn_scenes.py` are for training, "
@@ -93,10 +101,6 @@ def cpu_minutes():
     return (used.ru_utime + used.ru_stime) / 2 / 60
 
 
-def prepared(images):
-    return images.astype("float32") / 127.5 - 1
-
-
 def fit(model, loss, images, targets, steps, rate=RATE):
     """Train a model for a number of steps with AdamW and a cosine schedule."""
     warmup = int(WARMUP * steps)
@@ -144,85 +148,12 @@ def evaluate_eomt(model, test):
     return {"semantic": iou.values()["mIoU"], "panoptic": quality(test, [(one.ids, one.labels) for one in found])}
 
 
-def quality(test, found):
-    """Return the panoptic quality of pairs of a map of segments and their labels."""
-    score = keras_vit.evaluation.PanopticQuality(len(CLASSES), (0,))
-    for ids, labels, answer in zip(test.segments, test.labels, found, strict=True):
-        score.add(ids, labels[labels >= 0], *answer)
-    return score.values()["PQ"]
-
-
 def evaluate_depth(model, test):
     return {"depth": delta1(test, [one.values for one in keras_vit.predict(model, [*test.images])])}
 
 
-def delta1(test, found):
-    score = keras_vit.evaluation.DepthErrors()
-    for truth, values in zip(test.depth, found, strict=True):
-        score.add(truth, values)
-    return score.values()["delta1"]
-
-
 def evaluate_keypoints(model, test):
     return {"keypoints": correct(test, [one.xy[0] for one in keras_vit.predict(model, [*test.images])])}
-
-
-def correct(test, found):
-    score = keras_vit.evaluation.KeypointAccuracy(len(KEYPOINTS), NEAR)
-    for truth, xy in zip(test.keypoints, found, strict=True):
-        box = np.concatenate([truth[:, :2].min(0), truth[:, :2].max(0)])
-        score.add(truth[None], box[None], xy[None])
-    return score.values()["pck"]
-
-
-def probe_segments(encoder, train, test):
-    parts = ([(prepared(part.images), part.label_map)] for part in (train, test))
-    probe = keras_vit.evaluation.dense_probe(encoder, *parts, classes=len(CLASSES))
-    found = []
-    for scores in probe.model.predict(prepared(test.images), verbose=0):
-        classes = scores.argmax(-1)
-        ids, labels = np.zeros((SIZE, SIZE), "int32"), [0]
-        for label in range(1, len(CLASSES)):
-            regions, count = scipy.ndimage.label(classes == label)
-            ids[regions > 0] = regions[regions > 0] + len(labels) - 1
-            labels += [label] * count
-        found.append((ids, labels))
-    return {"semantic": probe.mean_iou, "panoptic": quality(test, found)}
-
-
-def probe_depth(encoder, train, test):
-    means = in_patches(np.log(train.depth)[..., None]).mean((3, 4))
-    found = [np.exp(resize_map(one, (SIZE, SIZE))[..., 0]) for one in regress(encoder, train, test, means)]
-    return {"depth": delta1(test, found)}
-
-
-def probe_keypoints(encoder, train, test):
-    rows, side = np.arange(SIZE // STRIDE), SIZE // PATCH
-    x, y = np.moveaxis(train.keypoints[..., :2] * ((len(rows) - 1) / (SIZE - 1)), -1, 0)
-    away = (rows[:, None, None] - y[:, None, None]) ** 2 + (rows[:, None] - x[:, None, None]) ** 2
-    targets = in_patches(np.exp(-away / 8), PATCH // STRIDE)  # a standard deviation of 2 pixels
-    shape = (len(test.images), *targets.shape[1:])
-    found = regress(encoder, train, test, targets.reshape(TRAIN, side, side, -1)).reshape(shape)
-    maps = found.swapaxes(2, 3).reshape(len(found), len(rows), len(rows), -1)
-    peaks = [keras_vit.tasks.heatmap_peaks(one)[0] for one in maps]
-    return {"keypoints": correct(test, np.array(peaks) * ((SIZE - 1) / (len(rows) - 1)))}
-
-
-def in_patches(maps, size=PATCH):
-    """Return maps (scenes, height, width, channels) as (scenes, rows, columns, size, size, channels)."""
-    count, height, width, channels = maps.shape
-    return maps.reshape(count, height // size, size, width // size, size, channels).swapaxes(2, 3)
-
-
-def regress(encoder, train, test, targets):
-    """Return what a ridge regression of targets (scenes, rows, columns, values) on the tokens predicts for the test."""
-    features = keras_vit.feature_extractor(encoder, "encoder_norm")
-    x, new = (features.predict(prepared(part.images), verbose=0).astype("float64") for part in (train, test))
-    mean, std, dim = x.mean((0, 1, 2)), x.std((0, 1, 2)), x.shape[-1]
-    x, new = ((one - mean) / std for one in (x, new))
-    rows, values = x.reshape(-1, dim), targets.reshape(-1, targets.shape[-1])
-    kernel = np.linalg.solve(rows.T @ rows + RIDGE * np.eye(dim), rows.T @ (values - values.mean(0)))
-    return new @ kernel + values.mean(0)
 
 
 def overfit(weights):
