@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit import checks
-
-VOID = 255  # in label maps: a pixel without a class
+from keras_vit.losses import VOID
 
 NAMES = ("label_map", "depth", "keypoints", "boxes", "masks")  # of targets
 # kind of a source -> the targets that its answers have

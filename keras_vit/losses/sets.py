@@ -14,7 +14,7 @@ from keras_vit.layers.resizing import resize_maps
 from keras_vit.losses.matching import assign
 from keras_vit.typing import Tensor
 
-VOID = 255
+VOID = 255  # in label maps: a pixel without a class
 _TINY = 1e-7
 _UNCERTAIN = 0.75  # share of the points of a mask where its logit is nearest to 0
 
