@@ -82,7 +82,7 @@ def check_regular(path):
     return path
 
 
-def parse_json(name, size, read, kind=dict, most=MAX_JSON, object_hook=None):
+def parse_json(name, size, read, kind=dict, most=None, object_hook=None):
     """Return the dict or list in a JSON file or in a JSON member of an archive.
 
     Args:
@@ -90,12 +90,13 @@ def parse_json(name, size, read, kind=dict, most=MAX_JSON, object_hook=None):
         size: size of the file in bytes.
         read: callable that returns the content; it is not called if the file is larger than `most`.
         kind: the expected type, `dict` or `list`.
-        most: maximum size in bytes.
+        most: maximum size in bytes; None is `MAX_JSON`.
         object_hook: as in `json.loads`.
 
     Raises:
         Refused: if the file is too large, is not JSON, or has another type.
     """
+    most = MAX_JSON if most is None else most
     if size > most:
         raise Refused(f"{name} must not exceed {most} bytes; got {size}")
     try:

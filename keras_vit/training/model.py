@@ -54,14 +54,14 @@ def model_to_train(recipe, class_names, model=None, weights=None, steps=None):
 def _task_model(recipe, class_names, model, weights, steps):
     """Return the task model to train, or its `EoMTTraining`."""
     task = TASKS[recipe.loss]
+    if isinstance(model, Model) and weights is not None:
+        raise ValueError("weights must be None with a built model: load them first with keras_vit.load_weights")
     if isinstance(model, task.trained) and not isinstance(model, task.models):
         result_of(model).labels = result_of(model).labels or class_names or None
         return model
     if not isinstance(model, TaskModel):
         encoder = model if isinstance(model, VisionTransformer) else _create(recipe, None, model, weights)
         model = _with_head(recipe, encoder, class_names)
-    elif weights is not None:
-        raise ValueError("weights must be None with a built model: load them first with keras_vit.load_weights")
     if not isinstance(model, task.models):
         expected = " or ".join(kind.__name__ for kind in task.models)
         raise TypeError(f"model must be a {expected} for loss={recipe.loss!r}; got a {type(model).__name__}")

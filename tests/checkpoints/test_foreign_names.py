@@ -34,7 +34,8 @@ def test_each_row_has_a_model_and_an_encoder():
 
     assert_no_faults(rule, ROWS)
     assert len({(row["class"], row["task"]) for row in ROWS.values()}) == len(SMALLEST)
-    assert {ROWS[name]["class"] for name in SMALLEST} == {one.__name__ for one in TaskModel.__subclasses__()}
+    of_files = {one.__name__ for one in TaskModel.__subclasses__()} - {"LinearSegmentation"}
+    assert {ROWS[name]["class"] for name in SMALLEST} == of_files
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_a_new_head(case, argument, layer, theirs, caplog):
         value = keras.ops.convert_to_numpy(variable)
         if variable.path in names:
             assert value.shape != values[variable.path].shape
-            assert value.std() > 0.01 if variable.path.endswith("kernel") else not value.any()
+            assert value.std() > 5e-4 if variable.path.endswith("kernel") else not value.any()
         else:
             np.testing.assert_array_equal(value, values[variable.path], err_msg=variable.path)
     assert names <= values.keys()
