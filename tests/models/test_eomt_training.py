@@ -87,7 +87,6 @@ def test_fit_trains_the_model(tmp_path):
     assert history[-1] < 0.7 * history[0]
     changed = [not np.array_equal(old, new) for old, new in zip(before, trained.trainable_variables, strict=True)]
     assert all(changed) and len(before) == len(model.trainable_variables)
-    assert trained.evaluate(IMAGES, targets(), verbose=0) == trained.evaluate(IMAGES, targets(), verbose=0)
     trained.save(tmp_path / "trained.keras")
     again = keras.models.load_model(tmp_path / "trained.keras")
     assert again.settings == trained.settings
