@@ -4,7 +4,8 @@ import numpy as np
 import scipy.ndimage
 
 import keras_vit
-from benchmarks.drawn_scenes import CLASSES, KEYPOINTS, SIZE
+from benchmarks.drawn_scenes import CLASSES, SIZE
+from keras_vit.evaluation import task_scores as scores
 from keras_vit.tasks.drawing import resize_map
 
 PATCH, STRIDE = 16, 4  # of the features, and of the heatmaps
@@ -16,8 +17,8 @@ def probe_segments(encoder, train, test):
     parts = ([(prepared(part.images), part.label_map)] for part in (train, test))
     probe = keras_vit.evaluation.dense_probe(encoder, *parts, classes=len(CLASSES))
     found = []
-    for scores in probe.model.predict(prepared(test.images), verbose=0):
-        classes = scores.argmax(-1)
+    for values in probe.model.predict(prepared(test.images), verbose=0):
+        classes = values.argmax(-1)
         ids, labels = np.zeros((SIZE, SIZE), "int32"), [0]
         for label in range(1, len(CLASSES)):
             regions, count = scipy.ndimage.label(classes == label)
@@ -56,27 +57,32 @@ def regress(encoder, train, test, targets):
     return new @ kernel + values.mean(0)
 
 
+def mean_iou(test, found):
+    counts = [scores.pixel_counts(*pair, len(CLASSES)) for pair in zip(test.label_map, found, strict=True)]
+    return scores.pixel_scores(sum(counts))[0]["mIoU"]
+
+
 def quality(test, found):
     """Return the panoptic quality of pairs of a map of segments and their labels."""
-    score = keras_vit.evaluation.PanopticQuality(len(CLASSES), (0,))
-    for ids, labels, answer in zip(test.segments, test.labels, found, strict=True):
-        score.add(ids, labels[labels >= 0], *answer)
-    return score.values()["PQ"]
+    counts = []
+    for ids, labels, (predicted, predicted_labels) in zip(test.segments, test.labels, found, strict=True):
+        labels = labels[labels >= 0]
+        crowd = np.zeros(len(labels), bool)
+        answer = predicted, np.array(predicted_labels)
+        counts.append(scores.segment_counts(ids, labels, crowd, *answer, len(CLASSES)))
+    return scores.segment_scores(sum(counts), (0,))[0]["PQ"]
 
 
 def delta1(test, found):
-    score = keras_vit.evaluation.DepthErrors()
-    for truth, values in zip(test.depth, found, strict=True):
-        score.add(truth, values)
-    return score.values()["delta1"]
+    pairs = zip(test.depth, found, strict=True)
+    counts = [scores.depth_counts(truth.ravel(), values.ravel(), np.inf) for truth, values in pairs]
+    return scores.depth_scores(sum(counts))[0]["delta1"]
 
 
 def correct(test, found):
-    score = keras_vit.evaluation.KeypointAccuracy(len(KEYPOINTS), NEAR)
-    for truth, xy in zip(test.keypoints, found, strict=True):
-        box = np.concatenate([truth[:, :2].min(0), truth[:, :2].max(0)])
-        score.add(truth[None], box[None], xy[None])
-    return score.values()["pck"]
+    points = test.keypoints[..., :2]
+    boxes = np.concatenate([points.min(1), points.max(1)], -1)
+    return scores.keypoint_scores(scores.keypoint_counts(test.keypoints, boxes, np.array(found), NEAR))[0]["pck"]
 
 
 def in_patches(maps, size=PATCH):

@@ -2,9 +2,11 @@
 
 import resource
 import sys
+import tempfile
 
 import keras
 import numpy as np
+from PIL import Image
 
 import keras_vit
 from benchmarks import drawn_scenes
@@ -16,6 +18,7 @@ from benchmarks.linear_heads import (
     STRIDE,
     correct,
     delta1,
+    mean_iou,
     prepared,
     probe_depth,
     probe_keypoints,
@@ -142,10 +145,8 @@ def evaluate_eomt(model, test):
     options = {"segments": "panoptic", "stuff": (0,), "threshold": THRESHOLD}
     semantic = keras_vit.predict(model, [*test.images], segments="semantic")
     found = keras_vit.predict(model, [*test.images], **options)
-    iou = keras_vit.evaluation.ClassIoU(len(CLASSES))
-    for truth, answer in zip(test.label_map, semantic, strict=True):
-        iou.add(truth, answer.labels)
-    return {"semantic": iou.values()["mIoU"], "panoptic": quality(test, [(one.ids, one.labels) for one in found])}
+    segments = [(one.ids, one.labels) for one in found]
+    return {"semantic": mean_iou(test, [one.labels for one in semantic]), "panoptic": quality(test, segments)}
 
 
 def evaluate_depth(model, test):
@@ -172,7 +173,7 @@ def overfit(weights):
         start = cpu_minutes()
         fit(trained, loss, scenes.images, {"labels": labels, kind.replace("instances", "masks"): values}, STEPS[name])
         minutes = cpu_minutes() - start
-        score = keras_vit.evaluate(model, Drawn.of(kind, scenes.images, answers)).values["AP50"]
+        score = evaluate_objects(model, kind, scenes.images, answers)
         rows.append((f"{name} ({kind})", f"{100 * score:.1f}", STEPS[name], f"{minutes:.1f}"))
         print(rows[-1], flush=True, file=sys.stderr)
     return rows
@@ -201,22 +202,16 @@ def build_instances(encoder):
     return model, trained, keras_vit.tasks.MaskLoss(), lambda answer: answer.masks.astype("uint8")
 
 
-class Drawn(keras_vit.data.TaskSource):
-    """Hold drawn scenes with their answers, which are in no files."""
-
-    @classmethod
-    def of(cls, kind, images, answers):
-        numbers = tuple(range(len(images)))
-        names = CLASSES[1:], tuple(range(1, len(CLASSES)))
-        return cls(
-            kind, tuple(map(str, numbers)), *names, (), numbers, (), tuple(zip(images, answers, strict=True)), None
-        )
-
-    def image(self, position):
-        return self.records[position][0]
-
-    def answer(self, position):
-        return self.records[position][1]
+def evaluate_objects(model, kind, images, answers):
+    """Return AP50 of the objects of scenes, which are written to files."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = tuple(f"{folder}/{number}.png" for number in range(len(images)))
+        for file, image in zip(files, images, strict=True):
+            Image.fromarray(image).save(file)
+        names, ids, numbers = CLASSES[1:], tuple(range(1, len(CLASSES))), tuple(range(len(images)))
+        read = lambda answer, size: answer  # noqa: E731
+        source = keras_vit.data.TaskSource(kind, files, names, ids, (), numbers, (), tuple(answers), read)
+        return keras_vit.evaluate(model, source).values["AP50"]
 
 
 # models, whether scenes have a figure, the probe, and how the models are trained and measured
