@@ -27,6 +27,7 @@ def assign(costs: Any, exists: Any) -> Tensor:
     costs = ops.cast(ops.stop_gradient(costs), "float32")
     costs = ops.clip(ops.where(ops.isnan(costs), _LARGEST, costs), -_LARGEST, _LARGEST)  # a path needs finite costs
     batch, objects, queries = ops.shape(costs)
+    exists = ops.convert_to_tensor(exists, "bool")
     places = ops.arange(objects, dtype="int32")
     counts = ops.sum(ops.cast(exists, "int32"), axis=-1)
     # Where an image has more objects than queries, columns without cost take the objects that are left over.

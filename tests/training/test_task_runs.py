@@ -107,7 +107,7 @@ def test_encoder_warms_up_after_the_head():
             done = step - start
             rates.append(done / length if done < length else (1 - (done - length) / (steps - start - length)) ** 0.9)
         rates = [1e-3 * max(rate, 0) for rate in rates]
-        optimizer.apply_gradients([(keras.ops.ones_like(variable), variable) for variable in variables])
+        optimizer.apply_gradients([(keras.ops.ones(variable.shape), variable) for variable in variables])
         after = [np.array(keras.ops.convert_to_numpy(variable)) for variable in variables]
         for variable, old, new, factor in zip(variables, before, after, optimizer.rate_factors, strict=True):
             rate = factor * rates[0 if id(variable) in of_encoder else 1]
