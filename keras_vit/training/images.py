@@ -6,7 +6,7 @@ import os
 from keras_vit import checks
 from keras_vit.data import TaskSource, eval_pipeline, from_directory, multi_crop_pipeline, task_pipeline, train_pipeline
 from keras_vit.data.sources import ImageSource
-from keras_vit.data.task_pipeline import rows_of
+from keras_vit.data.task_batches import rows_of
 from keras_vit.training.recipe_checks import CROPPED, DATASETS, SELF_SUPERVISED, TASKS
 
 _MOST_NAMED = 8  # classes in a message

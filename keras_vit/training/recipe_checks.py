@@ -9,7 +9,7 @@ from keras_vit.compat.saved_objects import CROSS_ENTROPIES
 from keras_vit.config.base import Check, one_config_of, one_of
 from keras_vit.data.augment import parse_augment, parse_mix
 from keras_vit.data.local import from_digits
-from keras_vit.data.task_pipeline import parse_task_augment
+from keras_vit.data.task_batches import parse_task_augment
 from keras_vit.losses import (
     DetectionLoss,
     HeatmapLoss,

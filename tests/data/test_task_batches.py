@@ -15,7 +15,7 @@ from task_sets import PERSON, SIZES, entry, rectangle, write_images, write_json
 from keras_vit import Preprocessing
 from keras_vit.data import VOID, UnusableDataError, data_error, from_coco, from_depth_maps, from_label_maps
 from keras_vit.data.moves import moved
-from keras_vit.data.task_pipeline import task_pipeline
+from keras_vit.data.task_batches import task_pipeline
 from keras_vit.tasks.inputs import placements, prepare
 
 PLAIN = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.4), "interpolation": "bilinear_antialias"}
