@@ -105,10 +105,10 @@ def _with_figure(rng, image):
             hands.append(neck + 0.32 * length * (sign * math.cos(arm) * across + math.sin(arm) * up))
             feet.append(hips + 0.42 * length * (sign * math.sin(leg) * across - math.cos(leg) * up))
         points = np.array([neck + 0.13 * length * up, *hands, *feet])
-    picture = Image.fromarray(image)
-    pen, width, colour = ImageDraw.Draw(picture), round(0.06 * length), tuple(rng.integers(0, 256, 3).tolist())
+    drawing = Image.fromarray(image)
+    pen, width, colour = ImageDraw.Draw(drawing), round(0.06 * length), tuple(rng.integers(0, 256, 3).tolist())
     for start, end in ((neck, hips), *((neck, hand) for hand in hands), *((hips, foot) for foot in feet)):
         pen.line([*start, *end], colour, width)
     for (a, b), radius in ((points[0], 0.11 * length), (points[1], 0.07 * length)):
         pen.ellipse([a - radius, b - radius, a + radius, b + radius], colour)
-    return np.asarray(picture), np.hstack([points, np.full((len(points), 1), 2)]).astype("float32")
+    return np.asarray(drawing), np.hstack([points, np.full((len(points), 1), 2)]).astype("float32")

@@ -110,18 +110,18 @@ def _write_street(folder, masks):
     """Writes four images of 64 x 64 pixels and all kinds of answers."""
     for name in ("images", "label_maps", "depths"):
         (folder / name).mkdir(parents=True)
-    pictures, objects = [], []
+    entries, objects = [], []
     for number, mask in enumerate(masks[:4, :64, :64].astype("uint8")):
         Image.fromarray(np.repeat(60 * mask[..., None], 3, axis=-1)).save(folder / "images" / f"{number}.jpg")
         Image.fromarray(mask).save(folder / "label_maps" / f"{number}.png")
         Image.fromarray(mask.astype("uint16") * 256).save(folder / "depths" / f"{number}.png")
-        pictures.append({"id": number, "file_name": f"{number}.jpg", "height": 64, "width": 64})
+        entries.append({"id": number, "file_name": f"{number}.jpg", "height": 64, "width": 64})
         shape = {"bbox": [8, 8, 32, 40], "segmentation": [[8, 8, 40, 8, 40, 48, 8, 48]], "area": 1280, "iscrowd": 0}
         points = {"keypoints": [20, 12, 2, 16, 10, 2, 24, 10, 1], "num_keypoints": 3}
         objects.append({"id": number, "image_id": number, "category_id": 1, **shape, **points})
     (folder / "classes.txt").write_text("road\nhouse\ntree\nsky\n")
     person = {"id": 1, "name": "person", "keypoints": ["nose", "left_eye", "right_eye"]}
-    content = {"images": pictures, "annotations": objects, "categories": [person]}
+    content = {"images": entries, "annotations": objects, "categories": [person]}
     (folder / "instances.json").write_text(json.dumps(content))
     (folder / "keypoints.json").write_text(json.dumps(content))
 

@@ -102,7 +102,7 @@ def open_task_source(args, kinds, labels=None):
     if args.folder is None:
         raise ValueError(f"{_option(kind)} requires --folder, the folder of the images")
     if kind == "depths":
-        return keras_vit.data.from_depth_maps(args.folder, where, args.scale or 1.0)
+        return keras_vit.data.from_depth_maps(args.folder, where, 1.0 if args.scale is None else args.scale)
     if kind == "label_maps":
         names = _class_names(args) or labels
         if names is None:

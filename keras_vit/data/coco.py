@@ -69,22 +69,22 @@ def from_coco(
     tools = import_optional("pycocotools.mask", needed) if kind == "instances" else None
     path = checks.check_path("annotations", annotations)
     content = _parsed(path)
-    categories, pictures = (_by_id(f"{path}, {name}", content[name]) for name in ("categories", "images"))
+    categories, entries = (_by_id(f"{path}, {name}", content[name]) for name in ("categories", "images"))
     classes = {key: number for number, key in enumerate(sorted(categories))}
     names = [_field(categories[key], f"{path}, category {key}", "name", "a string", str) for key in classes]
     if kind == "keypoints":
         if len(classes) != 1:
             raise ValueError(f"{path} must have one category, with keypoints; got {len(classes)}")
         names = _field(categories[min(classes)], f"{path}, category {names[0]}", "keypoints", "a list of names", list)
-    annotated: dict[Any, list[Any]] = {key: [] for key in pictures}
+    annotated: dict[Any, list[Any]] = {key: [] for key in entries}
     for one in content["annotations"]:
         image = _field(one, f"{path}, annotation", "image_id", "the id of an image of the file", annotated.__contains__)
         annotated[image].append(one)
     image_files, records = [], []
-    for key, picture in pictures.items():
+    for key, entry in entries.items():
         name, objects, png = f"{path}, image {key}", annotated[key], None
-        image_files.append(_file_of(picture, name, images))
-        height, width = (_field(picture, name, side, "an integer", int) for side in ("height", "width"))
+        image_files.append(_file_of(entry, name, images))
+        height, width = (_field(entry, name, side, "an integer", int) for side in ("height", "width"))
         if kind == "panoptic":
             if len(objects) != 1:
                 raise ValueError(f"{name} must have one annotation; got {len(objects)}")
@@ -96,7 +96,7 @@ def from_coco(
     stuff = tuple(number for key, number in classes.items() if not categories[key].get("isthing", 1))
     pairs = _flip_pairs(names) if kind == "keypoints" else ()
     read = functools.partial(_read, kind, tools)
-    about = tuple(names), tuple(classes), stuff, tuple(pictures), pairs
+    about = tuple(names), tuple(classes), stuff, tuple(entries), pairs
     return TaskSource(kind, tuple(image_files), *about, tuple(records), read)
 
 

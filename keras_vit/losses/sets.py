@@ -20,9 +20,13 @@ _UNCERTAIN = 0.75  # share of the points of a mask where its logit is nearest to
 
 
 class _OfAllOutputs(keras.losses.Loss):
-    """A loss that gets the targets and the outputs of a model as a whole, see `keras_vit.Model.compute_loss`."""
+    """A loss that gets the targets and the outputs of a model as a whole, see `compute_loss` in compat/fit.py.
+
+    A subclass defines `_of_images`, a function of both that returns the loss of each image, (batch,).
+    """
 
     needs_all_outputs = True
+    _of_images: Any
 
     def __call__(self, y_true: Any, y_pred: Any, sample_weight: Tensor | None = None) -> Tensor:
         values = self._of_images(y_true, y_pred)  # before Keras, which would convert masks to floats
@@ -30,10 +34,6 @@ class _OfAllOutputs(keras.losses.Loss):
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return y_pred
-
-    def _of_images(self, y_true: Any, y_pred: Any) -> Tensor:
-        """Return the loss of each image, (batch,)."""
-        raise NotImplementedError
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -27,6 +27,7 @@ from keras_vit.training.identity import run_identity
 from keras_vit.training.images import RunImages, open_images
 from keras_vit.training.model import model_to_train
 from keras_vit.training.recipe import Recipe
+from keras_vit.training.recipe_checks import TASKS
 from keras_vit.training.recipes import RECIPES
 from keras_vit.training.result import TrainResult, read_result, write_result
 from keras_vit.training.resume import Resume
@@ -118,13 +119,10 @@ def train(
     with contextlib.nullcontext(strategy) if isinstance(strategy, Devices) else distribution(strategy) as devices:
         images = open_images(recipe, source, validation)
         keras.utils.set_random_seed(recipe.seed)
-        model = model_to_train(recipe, images.train.class_names, model, weights, _steps(recipe, images))
+        steps = math.prod(recipe.total_steps(images.size(recipe))) if recipe.loss in TASKS else None
+        model = model_to_train(recipe, images.train.class_names, model, weights, steps)
         run = _Run(recipe, images, model, run_identity(recipe, images, model, weights), workdir, devices, shown)
         return run.result(checkpoint_every, max_corrupt)
-
-
-def _steps(recipe, images):
-    return math.prod(recipe.total_steps(images.size(recipe)))
 
 
 @dataclasses.dataclass(frozen=True)

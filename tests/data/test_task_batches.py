@@ -130,8 +130,8 @@ def test_of_many_objects_the_largest_are_used(tmp_path):
     for _, targets in found:
         assert targets["labels"].tolist() == [1, 1]
         for mask, box in zip(targets["masks"], boxes[1::2], strict=True):
-            picture = Image.fromarray(rectangle((40, 60), box).astype("uint8"))
-            np.testing.assert_array_equal(mask[:21], picture.resize((32, 21), Image.Resampling.NEAREST))
+            drawn = Image.fromarray(rectangle((40, 60), box).astype("uint8"))
+            np.testing.assert_array_equal(mask[:21], drawn.resize((32, 21), Image.Resampling.NEAREST))
             assert not mask[21:].any()
 
 
