@@ -41,9 +41,9 @@ BACKENDS = {
 EXPORT = [
     "ai-edge-litert>=2.3",
     "nncf>=3.4",
+    "onnx>=1.20",
     "onnxruntime>=1.31",
     "openvino>=2026.4",
-    "tf2onnx>=1.17",
 ]
 
 # Checkpoints of a run in several processes on JAX

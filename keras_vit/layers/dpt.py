@@ -12,6 +12,7 @@ from keras_vit import checks
 from keras_vit.config.base import one_of
 from keras_vit.layers.axial_resnet import batch_norm
 from keras_vit.layers.base import Layer, build_in_sequence, known_map
+from keras_vit.layers.forms import gelu
 from keras_vit.layers.resizing import resize_maps
 from keras_vit.typing import Size, Tensor
 
@@ -53,7 +54,7 @@ class Readout(Layer):
         if self.kind == "add":
             return patches + class_token
         both = ops.concatenate([patches, ops.zeros_like(patches) + class_token], axis=-1)
-        return ops.gelu(self.projection(both), approximate=False)
+        return gelu(self.projection(both), False)
 
     def compute_output_shape(self, input_shape):
         batch, tokens, dim = input_shape

@@ -1,21 +1,21 @@
 """Forms of operations that compilers fuse, and recomputation with the random numbers of the forward pass.
 
 A reader of the layers needs no more than the docstrings: each function returns the same on every backend. TensorFlow's
-remapper and OpenVINO each recognise GELU and layer norm in one order of elementary operations, and these orders differ.
-An unrecognised form runs step by step, with a pass over memory for each step. Delete a form when its test in
-tests/layers shows that Keras no longer needs it.
+remapper recognises GELU and layer norm in one order of elementary operations; an unrecognised form runs step by step,
+with a pass over memory for each step. Delete a form when its test in tests/layers shows that Keras no longer needs it.
 """
 
 import contextlib
 import contextvars
 import functools
+import json
 import math
 
 import keras
 from keras import ops
 
 ONEDNN = "oneDNN"  # TensorFlow inference on a CPU
-CONVERTER = "converter"  # to ONNX, OpenVINO, LiteRT
+CONVERTER = "converter"  # to ONNX and LiteRT
 
 _READER = contextvars.ContextVar("reader", default=None)
 _RECOMPUTED = contextvars.ContextVar("recomputed", default=False)  # whether `recompute` is calling
@@ -69,9 +69,27 @@ def is_compiled_by_jax(x):
     return isinstance(x, jax.core.Tracer)
 
 
+def as_one_node(kind, call, *inputs, **attributes):
+    """Return `call(*inputs)` in a TensorFlow graph for a converter, which may write one operation in its place.
+
+    Args:
+        kind: name of the operation in ONNX.
+        call: function of the inputs.
+        *inputs: tensors or variables.
+        **attributes: attributes of the operation in ONNX.
+    """
+    import tensorflow as tf
+
+    mark = json.dumps([kind, attributes])
+    marked = tf.function(lambda *tensors: call(*tensors), experimental_implements=mark, autograph=False)
+    return marked(*(ops.convert_to_tensor(x) for x in inputs))
+
+
 def gelu(x, approximate, training=False):
     """Return GELU(x) (arXiv 1606.08415), the tanh approximation if `approximate`, else with erf."""
-    if keras.backend.backend() != "tensorflow" or is_for(CONVERTER):
+    if is_for(CONVERTER):
+        return as_one_node("Gelu", _FORWARD[approximate], x, approximate="tanh" if approximate else "none")
+    if keras.backend.backend() != "tensorflow":
         return ops.gelu(x, approximate=approximate)
     if not training:
         return _FORWARD[approximate](x)
@@ -141,8 +159,9 @@ def _layer_norm(x, gamma, beta, epsilon, otherwise):
     """Return (x - mean) / sqrt(variance + epsilon) * gamma + beta of `x` (..., dim), or `otherwise(x)`, the same."""
     if is_for(ONEDNN) and x.dtype in ("float32", "bfloat16") and len(x.shape) in (2, 3):  # the remapper supports these
         return _batch_norm(x, gamma, beta, epsilon)
-    if is_for(CONVERTER) and x.dtype == "float32":
-        return _quotient(x, gamma, beta, epsilon)
+    if is_for(CONVERTER):
+        norm = functools.partial(ops.layer_normalization, axis=-1, epsilon=epsilon)
+        return as_one_node("LayerNormalization", norm, x, gamma, beta, axis=-1, epsilon=epsilon)
     if keras.backend.backend() != "tensorflow" or keras.utils.is_keras_tensor(x):  # XLA decides what JAX stores
         return otherwise(x)
     return _with_own_gradient(x, gamma, beta, epsilon)
@@ -194,12 +213,6 @@ def _batch_norm(x, gamma, beta, epsilon):
     outputs = tf.add(tf.reshape(normalised, shape) * gamma, beta)  # Keras's addition may become a BiasAdd
     outputs.set_shape(x.shape)
     return outputs
-
-
-def _quotient(x, gamma, beta, epsilon):
-    centred = x - ops.mean(x, axis=(-1,), keepdims=True)  # OpenVINO requires a list of axes
-    deviation = ops.sqrt(ops.mean(ops.square(centred), axis=(-1,), keepdims=True) + epsilon)
-    return centred / deviation * gamma + beta
 
 
 def check_in_call(x, message, is_right, found):

@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.layers.base import Layer, build_in_sequence, head_width
+from keras_vit.layers.forms import gelu
 from keras_vit.layers.perceptron import Perceptron
 from keras_vit.typing import Tensor
 
@@ -225,8 +226,8 @@ class MaskDecoder(Layer):
         attended = self.last_attention(tokens + token_positions, image + positions, image)
         tokens = self.last_norm(tokens + attended)
         image = ops.reshape(image, (batch * prompts, rows, columns, dim))
-        image = ops.gelu(self.upscale_norm(self.upscale1(image)), approximate=False)
-        return tokens, ops.gelu(self.upscale2(image), approximate=False)
+        image = gelu(self.upscale_norm(self.upscale1(image)), False)
+        return tokens, gelu(self.upscale2(image), False)
 
     def compute_output_spec(self, embeddings, positions, tokens, maps):
         lead = (*tokens.shape[:2], self.num_masks + 1)

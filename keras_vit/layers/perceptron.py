@@ -9,12 +9,13 @@ from keras import ops
 from keras_vit import checks
 from keras_vit.config.base import one_of, optional
 from keras_vit.layers.base import Layer, build_in_sequence
+from keras_vit.layers.forms import gelu
 from keras_vit.typing import Tensor
 
 ACTIVATIONS = {
     "linear": lambda x: x,
     "relu": ops.relu,
-    "gelu": lambda x: ops.gelu(x, approximate=False),
+    "gelu": lambda x: gelu(x, False),
     "sigmoid": ops.sigmoid,
     "silu": ops.silu,
 }

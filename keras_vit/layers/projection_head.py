@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.layers.base import Layer, build_in_sequence
+from keras_vit.layers.forms import gelu
 from keras_vit.typing import Tensor
 
 _EPSILON = 1e-12  # smallest norm that a bottleneck is divided by, as in torch's `normalize`
@@ -72,7 +73,7 @@ class ProjectionHead(Layer):
         """
         x = self.mlp[0](features)
         for dense in self.mlp[1:]:
-            x = dense(ops.gelu(x, approximate=False))
+            x = dense(gelu(x, False))
         x = ops.cast(x, "float32")
         squares = ops.sum(ops.square(x), axis=-1, keepdims=True)
         return ops.cast(x * ops.rsqrt(ops.maximum(squares, _EPSILON**2)), self.compute_dtype)

@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_vit import checks
 from keras_vit.layers.base import Layer, build_in_sequence, head_width
-from keras_vit.layers.forms import LayerNorm, check_in_call
+from keras_vit.layers.forms import LayerNorm, check_in_call, gelu
 from keras_vit.typing import Size, Tensor
 
 BACKGROUND, FOREGROUND, TOP_LEFT, BOTTOM_RIGHT = range(4)  # labels of points, and of the corners of boxes
@@ -219,7 +219,7 @@ class MaskEmbedding(Layer):
         conv1, norm1, conv2, norm2, conv3 = self.steps
         x = ops.reshape(masks, (batch * prompts, rows, columns, 1))
         for conv, norm in ((conv1, norm1), (conv2, norm2)):
-            x = ops.gelu(norm(conv(x)), approximate=False)
+            x = gelu(norm(conv(x)), False)
         return ops.reshape(conv3(x), (batch, prompts, rows // 4, columns // 4, embeddings.shape[-1]))
 
     def compute_output_spec(self, embeddings, masks=None):

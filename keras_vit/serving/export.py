@@ -22,15 +22,8 @@ from keras_vit.models.encoders import check_model, find_encoder, labels_of, prep
 from keras_vit.models.layer_states import lora_layers
 from keras_vit.serving.formats import FORMATS, check_packages, resolve_options
 from keras_vit.serving.instructions import file_instructions
-from keras_vit.serving.self_check import (
-    TOLERANCES,
-    ExportError,
-    resized,
-    run_python,
-    sample_files,
-    self_check,
-    summary,
-)
+from keras_vit.serving.self_check import TOLERANCES, ExportError, run_python, sample_files, self_check, summary
+from keras_vit.serving.signatures import is_encoder
 from keras_vit.typing import PathLike
 
 __all__ = ["ExportError", "export"]
@@ -150,11 +143,11 @@ def export(
     given = {name: value for name, value in locals().items() if name in known}
     checks.check_choice("format", format, FORMATS)
     is_task = isinstance(model, TaskModel)
-    encoder, model = (model, model) if is_task else (find_encoder(model) or shared_graph(model), _whole(model))
+    encoder, model = (model, model) if is_task else (find_encoder(model) or shared_graph(model), _whole(model, format))
     _check_model(model, encoder, checks.check_flag("force", force))
     options = resolve_options(format, given)
-    if format != "saved_model" and is_task:
-        raise ValueError(f"format must be 'saved_model' for task models, such as {model.name}; got {format!r}")
+    if format == "litert" and is_task:
+        raise ValueError(f"format must not be 'litert' for task models, such as {model.name}; got {format!r}")
     if format != "saved_model" and model.preprocessing.max_tokens is not None:
         raise ValueError(f"format must be 'saved_model' for sequences of patches, as {model.name} has; got {format!r}")
     FORMATS[format].check(model, {name for name, value in given.items() if value is not None}, **options)
@@ -164,9 +157,11 @@ def export(
     tolerance = _tolerance(model, options) if tolerance is None else checks.check_positive("tolerance", tolerance)
     check_packages(format, options, is_checked=bool(samples))
     pixels = _read(model, samples) if samples else []
-    card = _model_card(model, encoder, format, options)
     if calibration is not None:
-        options["calibration"] = resized(model, _read(model, calibration))
+        options["calibration"] = _read(model, calibration)
+    card = _model_card(model, encoder, format, options)
+    if options.get("compute_dtype") == "float16":
+        options = {**options, "samples": pixels or _read(model, sample_files(_SAMPLES))}
     path = checks.check_path("path", path)
     if format == "saved_model" and set(str(path)) & ({"[", "\\"} - {os.sep}):
         raise ValueError(f"path must have no [ and no backslash, or TensorFlow cannot load it; got {str(path)!r}")
@@ -203,11 +198,12 @@ def export(
     return target
 
 
-def _whole(model):
+def _whole(model, format):
     """Return the model itself, or for layers around a model of this package one with all of them and what is known."""
     if find_encoder(model) is None and preprocessing_of(model) is None:
         check_model(model)
-    check_classifier(model)
+    if format == "saved_model" or not is_encoder(model):
+        check_classifier(model)
     if isinstance(model, ImageModel):
         return model
     check_preprocessing(model, None)
@@ -256,7 +252,7 @@ def _read(model, images):
 
 def _model_card(model, encoder, format, options):
     """Return the content of model_card.json, as far as it is known before the check."""
-    if isinstance(model, TaskModel):
+    if isinstance(model, TaskModel) and format == "saved_model":
         options = {"max_pixels": options["max_pixels"]}
     if options.get("calibration") is not None:
         options = {**options, "calibration": f"{len(options['calibration'])} images"}
@@ -272,7 +268,7 @@ def _model_card(model, encoder, format, options):
         "resizing": "in the model, except for `native` and `arrays`" if format == "saved_model" else by_caller,
         "preprocessing": model.preprocessing.to_dict(),
         "preprocessing_source": "stated" if encoder is None else encoder.preprocessing_source,
-        "labels": logit_names(model),
+        "labels": None if is_encoder(model) else logit_names(model),
         "weights": encoder and encoder.weights_source or "none were loaded: trained from scratch, or random",
         "config": encoder and encoder.config.to_dict(),
         "check": None,
@@ -300,7 +296,8 @@ def _write(model, folder, format, options):
     except Exception as error:  # from TensorFlow or a converter
         raise ExportError(f"the model cannot be written as {format!r}: {error}") from error
     if format != "saved_model":  # a SavedModel has its labels in assets/
-        (folder / "labels.txt").write_text("\n".join(logit_names(model)) + "\n", encoding="utf-8")
+        if not is_encoder(model):
+            (folder / "labels.txt").write_text("".join(f"{label}\n" for label in logit_names(model)), encoding="utf-8")
         (folder / "README.txt").write_text(file_instructions(format, model), encoding="utf-8")
 
 
@@ -313,8 +310,8 @@ def _write_in_tensorflow(model, folder, format, options):
     with tempfile.TemporaryDirectory() as place:
         place = pathlib.Path(place)
         (clone(model) if isinstance(model, ImageModel) else model).save(place / _MODEL)  # without optimizer
-        arrays = {name: value for name, value in options.items() if isinstance(value, np.ndarray)}
-        np.savez(place / _ARRAYS, **arrays)
+        arrays = {name: value for name, value in options.items() if name in ("calibration", "samples") and value}
+        np.savez(place / _ARRAYS, **{f"{name}/{n}": x for name, images in arrays.items() for n, x in enumerate(images)})
         values = {name: value for name, value in options.items() if name not in arrays}
         (place / _JOB).write_text(json.dumps({"format": format, "folder": str(folder), "options": values}))
         package = str(pathlib.Path(__file__).parents[2])
@@ -326,8 +323,10 @@ def _write_in_tensorflow(model, folder, format, options):
 def _main(place):
     """Write the model that `_write_in_tensorflow` saved in a folder."""
     job = json.loads((place / _JOB).read_text())
+    options = job["options"]
     with np.load(place / _ARRAYS, allow_pickle=False) as arrays:
-        options = {**job["options"], **arrays}
+        for name, image in arrays.items():  # in the order of the images
+            options.setdefault(name.partition("/")[0], []).append(image)
     FORMATS[job["format"]].write(keras.models.load_model(place / _MODEL), pathlib.Path(job["folder"]), **options)
 
 

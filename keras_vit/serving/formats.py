@@ -1,18 +1,14 @@
 """The formats of `keras_vit.export`: a table with the check and the writer of each, and the single-file writers.
 
-ONNX, LiteRT and OpenVINO are written with Keras's exporters and the runtimes' tools. Their input `images` is pixels at
-the model's size, float32 (batch, height, width, channels) on [0, 255]; the graph standardises them and returns `logits`
-(`scores`, if the model ends in an activation). The caller resizes the images.
+In a file, the input `images` of a classifier or encoder is pixels at the model's size, float32 (batch, height, width,
+channels) on [0, 255]; the graph standardises them and returns `logits` (`scores`, if the model ends in an activation),
+or `features` of an encoder. The caller resizes the images. A task model has the inputs of `tasks.array_specs`.
 """
 
 import collections.abc
 import contextlib
 import dataclasses
-import functools
 import importlib.util
-import os
-import shutil
-import warnings
 
 import keras
 import numpy as np
@@ -23,6 +19,7 @@ from keras_vit.layers.forms import CONVERTER, written_for
 from keras_vit.models import ImageModel, check_not_quantized, with_dtype
 from keras_vit.models.derived import of_pixels
 from keras_vit.serving.saved_model import OPTIONS, check_saved_model, quiet, write_saved_model
+from keras_vit.serving.self_check import graph_inputs
 from keras_vit.serving.signatures import class_scores
 
 
@@ -72,12 +69,15 @@ def check_packages(format, options, is_checked):
 
 def _check_float(model, given, *, quantization):
     """Raise a `ValueError` for a model that is already quantised."""
-    check_not_quantized(model, "format='litert' or 'openvino', which take float models")
+    check_not_quantized(model, "a format other than 'saved_model', as they take float models")
 
 
-def _check_calibration(model, given, *, quantization, calibration):
-    """Raise as `_check_float` does, and on missing or unnecessary calibration images."""
+def _check_precision(model, given, *, compute_dtype, quantization, calibration, **options):
+    """Raise as `_check_float` does, on two precisions, and on missing or unnecessary calibration images."""
     _check_float(model, given, quantization=quantization)
+    if quantization and compute_dtype:
+        found = f"compute_dtype={compute_dtype!r} and quantization={quantization!r}"
+        raise ValueError(f"compute_dtype must be None with quantization; got {found}")
     if (quantization is None) != (calibration is None):
         raise ValueError(
             "calibration must be typical images for quantization='int8', and None otherwise; "
@@ -85,39 +85,56 @@ def _check_calibration(model, given, *, quantization, calibration):
         )
 
 
-def _write_onnx(model, folder):
-    """Write `model.onnx` with Keras and tf2onnx."""
-    _teach_tf2onnx()
-    os.environ.setdefault("TF2ONNX_CATCH_ERRORS", "FALSE")  # otherwise tf2onnx copies the graph before each pass
-    with warnings.catch_warnings():  # Keras reads a NumPy attribute for tf2onnx, and NumPy warns
-        warnings.filterwarnings("ignore", "In the future `np.object`", FutureWarning)
-        _export(model, folder / "model.onnx", format="onnx")
+def _write_onnx(model, folder, *, quantization, calibration, **options):
+    """Write `model.onnx`; int8 quantises weights and activations with NNCF."""
+    import onnx
+
+    from keras_vit.serving.onnx_file import write_onnx
+
+    write_onnx(_in_float32(model), folder, **options)
+    if quantization is not None:
+        path = folder / "model.onnx"
+        onnx.save(_quantized(onnx.load(path), model, calibration), path)
 
 
 def _write_litert(model, folder, *, quantization):
     """Write `model.tflite` with Keras and TensorFlow's converter; int8 quantises the weights (dynamic range)."""
     options = {} if quantization is None else {"optimizations": [tf.lite.Optimize.DEFAULT]}
-    _export(model, folder / "model.tflite", format="litert", **options)
+    folder.mkdir()
+    model = _in_float32(model)
+    images = keras.Input(model.input_shape[1:], dtype="float32", name="images")
+    named = keras.Model(images, {class_scores(model): of_pixels(model, dtype="float32")(images)}, name="outputs")
+    # Keras can only export models that were called
+    named(np.zeros((1, *model.preprocessing.image_size, model.input_shape[-1]), np.float32))
+    with written_for(CONVERTER), quiet():
+        named.export(str(folder / "model.tflite"), format="litert", verbose=False, **options)
 
 
-def _write_openvino(model, folder, *, quantization, calibration):
-    """Write `model.xml` and `model.bin` from Keras's SavedModel; int8 quantises weights and activations with NNCF.
-
-    `calibration` is float32 (images, height, width, channels) on [0, 255], or None.
-    """
-    saved = folder / "saved_model"
-    _export(model, saved, format="tf_saved_model")
+def _write_openvino(model, folder, *, quantization, calibration, **options):
+    """Write `model.xml` and `model.bin` from an ONNX file; int8 quantises weights and activations with NNCF."""
     import openvino
 
-    graph = openvino.convert_model(saved)
+    from keras_vit.serving.onnx_file import write_onnx
+
+    write_onnx(_in_float32(model), folder, **options)
+    graph = openvino.convert_model(folder / "model.onnx")
     if quantization is not None:
-        graph = _quantized(graph, calibration)
+        graph = _quantized(graph, model, calibration)
     openvino.save_model(graph, str(folder / "model.xml"), compress_to_fp16=False)
-    shutil.rmtree(saved)
+    for path in folder.glob("model.onnx*"):
+        path.unlink()
 
 
-def _quantized(graph, calibration):
-    """Quantise the graph to int8 with SmoothQuant (arXiv 2211.10438).
+def _in_float32(model):
+    """Return the model, or a copy of it in float32."""
+    is_other = isinstance(model, ImageModel) and {model.dtype_policy.name, model.config.dtype} != {"float32"}
+    return with_dtype(model, "float32") if is_other else model
+
+
+def _quantized(graph, model, calibration):
+    """Quantise the graph of a model to int8 with SmoothQuant (arXiv 2211.10438).
+
+    `calibration` is a list of images, uint8 (height, width, channels).
 
     With NNCF's default alpha of 0.95 for MatMul, 189 of 200 images kept their class in a ViT-Ti/16; with 0.75, 197.
     """
@@ -127,7 +144,7 @@ def _quantized(graph, calibration):
     with _without_bars():
         return nncf.quantize(
             graph,
-            nncf.Dataset(list(calibration[:, None])),  # batches of one image
+            nncf.Dataset([graph_inputs(model, image) for image in calibration]),
             subset_size=len(calibration),
             model_type=nncf.ModelType.TRANSFORMER,
             advanced_parameters=nncf.AdvancedQuantizationParameters(smooth_quant_alphas=smoothing),
@@ -148,50 +165,16 @@ def _without_bars():
         console.quiet, console.is_jupyter = before
 
 
-def _export(model, path, **options):
-    """Export the model with Keras, in float32 and with its standardisation in front."""
-    path.parent.mkdir()
-    if isinstance(model, ImageModel) and {model.dtype_policy.name, model.config.dtype} != {"float32"}:
-        model = with_dtype(model, "float32")
-    images = keras.Input(model.input_shape[1:], dtype="float32", name="images")
-    named = keras.Model(images, {class_scores(model): of_pixels(model, dtype="float32")(images)}, name="outputs")
-    # Keras can only export models that were called
-    named(np.zeros((1, *model.preprocessing.image_size, model.input_shape[-1]), np.float32))
-    with written_for(CONVERTER), quiet():
-        named.export(str(path), verbose=False, **options)
-
-
-@functools.cache
-def _teach_tf2onnx():
-    """Register erfc(x) = 1 - erf(x) for tf2onnx: TensorFlow's exact GELU uses Erfc, but ONNX has only Erf.
-
-    Delete this when tf2onnx supports Erfc; tests/serving/test_erfc.py then fails.
-    """
-    from tf2onnx.handler import tf_op
-
-    @tf_op("Erfc")
-    class Erfc:
-        @classmethod
-        def version_9(cls, ctx, node, **kwargs):  # the ONNX version that introduced Erf
-            (shape,), (dtype,) = node.output_shapes, node.output_dtypes
-            node.type = "Erf"
-            (output,) = node.output
-            one = ctx.make_const(f"{node.name}_one", np.array(1, np.float32)).output[0]
-            difference = ctx.insert_new_node_on_output(
-                "Sub", output, name=f"{node.name}_complement", inputs=[one, output]
-            )
-            ctx.set_shape(difference.output[0], shape)
-            ctx.set_dtype(difference.output[0], dtype)
-
-
 _QUANTIZATION = {"quantization": (None, one_of((None, "int8")))}
-_CALIBRATION = {"calibration": (None, lambda name, images: images)}  # `export` reads the images
+_PRECISION = {
+    "compute_dtype": (None, one_of((None, "float32", "float16"))),
+    **_QUANTIZATION,
+    "calibration": (None, lambda name, images: images),  # `export` reads the images
+}
 
 FORMATS = {
     "saved_model": Format(check_saved_model, write_saved_model, OPTIONS),
-    "onnx": Format(lambda model, given: None, _write_onnx, {}, ("tf2onnx",), "onnxruntime"),
+    "onnx": Format(_check_precision, _write_onnx, _PRECISION, ("onnx",), "onnxruntime"),
     "litert": Format(_check_float, _write_litert, _QUANTIZATION, runtime="ai_edge_litert"),
-    "openvino": Format(
-        _check_calibration, _write_openvino, {**_QUANTIZATION, **_CALIBRATION}, ("openvino",), "openvino"
-    ),
+    "openvino": Format(_check_precision, _write_openvino, _PRECISION, ("onnx", "openvino"), "openvino"),
 }

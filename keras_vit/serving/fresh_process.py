@@ -29,11 +29,20 @@ def run(format, folder, inputs):
     """
     if format == "saved_model":
         return _run_saved_model(folder, inputs)
-    call, *described = _RUNTIMES[format](folder)
-    images = inputs["images"]
-    answers = [call(images[start : start + _BATCH]) for start in range(0, len(images), _BATCH)]
-    taken, given = (_described(*tensor) for tensor in described)
-    return {given["name"]: np.concatenate(answers)}, {"inputs": [taken], "outputs": [given]}
+    call, *described = RUNTIMES[format](folder)
+    taken, given = ([_described(*tensor) for tensor in tensors] for tensors in described)
+    is_task, names = "images" not in inputs, [tensor["name"] for tensor in taken]
+    if is_task:
+        count = sum(name.startswith("images_") for name in inputs)
+        batches = [{name: inputs[f"{name}_{number}"] for name in names} for number in range(count)]
+    else:
+        images = inputs["images"]
+        batches = [{"images": images[start : start + _BATCH]} for start in range(0, len(images), _BATCH)]
+    answers, outputs = [call(batch) for batch in batches], {}
+    for name in answers[0]:
+        values = [answer[name].ravel() if is_task else answer[name] for answer in answers]
+        outputs[f"arrays/{name}" if is_task else name] = np.concatenate(values)
+    return outputs, {"inputs": taken, "outputs": given}
 
 
 def _run_saved_model(folder, inputs):
@@ -68,25 +77,27 @@ def _run_saved_model(folder, inputs):
 
 
 def _open_onnx(folder):
-    """Return a function from pixels to logits, and name, dtype and shape of its input and of its output."""
+    """Return a function from arrays by name to outputs by name, and (name, dtype, shape) of the inputs and outputs."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
-    (taken,), (given,) = session.get_inputs(), session.get_outputs()
-    described = [
-        (tensor.name, tensor.type.replace("tensor(float)", "float32"), tensor.shape) for tensor in (taken, given)
-    ]
-    return lambda images: session.run([given.name], {taken.name: images})[0], *described
+    dtypes, tensors = (
+        {"tensor(float)": "float32", "tensor(int32)": "int32"},
+        (session.get_inputs(), session.get_outputs()),
+    )
+    described = [[(one.name, dtypes.get(one.type, one.type), one.shape) for one in side] for side in tensors]
+    names = [name for name, *_ in described[1]]
+    return lambda arrays: dict(zip(names, session.run(names, arrays), strict=True)), *described
 
 
 def _open_litert(folder):
     from ai_edge_litert.interpreter import Interpreter
 
     call = Interpreter(str(folder / "model.tflite")).get_signature_runner()
-    tensors = call.get_input_details() | call.get_output_details()  # one each
-    described = [(name, np.dtype(d["dtype"]).name, d["shape_signature"]) for name, d in tensors.items()]
-    taken, given = tensors
-    return lambda images: call(**{taken: images})[given], *described
+    tensors = call.get_input_details(), call.get_output_details()
+    return lambda arrays: call(**arrays), *(
+        [(name, np.dtype(one["dtype"]).name, one["shape_signature"]) for name, one in side.items()] for side in tensors
+    )
 
 
 def _open_openvino(folder):
@@ -94,11 +105,14 @@ def _open_openvino(folder):
 
     # Without this hint, OpenVINO computes in bfloat16 on processors that support it.
     hint = {"INFERENCE_PRECISION_HINT": "f32"}
-    compiled = openvino.Core().compile_model(str(folder / "model.xml"), "CPU", hint)
-    (taken,), (given,) = compiled.inputs, compiled.outputs
-    dtypes = [np.dtype(port.element_type.to_dtype()).name for port in (taken, given)]
-    described = [(port.any_name, dtype, port.partial_shape) for port, dtype in zip((taken, given), dtypes, strict=True)]
-    return lambda images: compiled(images)[given], *described
+    model = openvino.Core().read_model(str(folder / "model.xml"))
+    described = [
+        [(port.any_name, np.dtype(port.element_type.to_dtype()).name, port.partial_shape) for port in side]
+        for side in (model.inputs, model.outputs)
+    ]
+    compiled = openvino.Core().compile_model(model, "CPU", hint)
+    names = [name for name, *_ in described[1]]
+    return lambda arrays: dict(zip(names, compiled(arrays).values(), strict=True)), *described
 
 
 def _described(name, dtype, shape):
@@ -114,7 +128,7 @@ def _array(values):
     return np.array([item.decode() for item in values.ravel()]).reshape(values.shape)
 
 
-_RUNTIMES = {"onnx": _open_onnx, "litert": _open_litert, "openvino": _open_openvino}
+RUNTIMES = {"onnx": _open_onnx, "litert": _open_litert, "openvino": _open_openvino}
 
 if __name__ == "__main__":
     # Block these imports: an export needs neither, and TensorFlow starts twice as fast without them.

@@ -4,7 +4,9 @@ import pathlib
 import re
 
 from keras_vit.files import read_toml
-from keras_vit.serving.signatures import class_scores
+from keras_vit.models import TaskModel
+from keras_vit.serving.signatures import class_scores, is_encoder
+from keras_vit.serving.tasks import array_specs
 
 _TEMPLATE = pathlib.Path(__file__).with_suffix(".txt")
 _FILES = """\
@@ -64,15 +66,22 @@ def file_instructions(format, model):
 
     Args:
         format: name of the format.
-        model: the exported classifier.
+        model: the exported model.
     """
-    table, channels = read_toml("serving/calls.toml"), model.preprocessing.channels
-    height, width = model.preprocessing.image_size
-    values = {"height": height, "width": width, "channels": channels, "classes": model.output_shape[-1]}
+    table = read_toml("serving/calls.toml")
+    values = {**table[format], "name": model.name}
+    if isinstance(model, TaskModel):
+        specs = array_specs(model)
+        tensors = [f"  input  {name}: {_described(spec)}" for name, spec in specs.items()]
+        return table["task"].format_map({**values, "tensors": "\n".join(tensors), "inputs": list(specs)})
+    channels, (height, width) = model.preprocessing.channels, model.preprocessing.image_size
+    kind = "encoder" if is_encoder(model) else "classifier"
+    values |= {"height": height, "width": width, "channels": channels, "output": class_scores(model)}
     values |= {"mode": "L", "order": ""} if channels == 1 else {"mode": "RGB", "order": ", red first"}
-    values |= {"name": model.name, "output": class_scores(model)}
-    lines = {**table[format], "resize": table["resize"][model.preprocessing.interpolation]}
-    values |= {key: text.format_map(values) for key, text in lines.items()}
+    values["shape"] = ", ".join(str(side or "batch") for side in model.output_shape)
+    values["meaning"] = "" if kind == "encoder" else ", one number per class of labels.txt"
+    lines = {**table[format], "answer": table[kind], "resize": table["resize"][model.preprocessing.interpolation]}
+    values |= {key: text.format_map(values) for key, text in lines.items() if key != "outputs"}
     return table["readme"].format_map(values)
 
 
@@ -95,6 +104,10 @@ def _signature(name, function, about):
     taken, _ = function.structured_input_signature
     for arrow, specs in (("<-", {spec.name: spec for spec in taken}), ("->", function.structured_outputs)):
         for key, spec in specs.items():
-            sides = ["batch", *("any" if side is None else str(side) for side in spec.shape[1:])]
-            lines.append(f"    {arrow} {key}: {spec.dtype.name} [{', '.join(sides)}]")
+            lines.append(f"    {arrow} {key}: {_described(spec)}")
     return "\n".join(lines) + "\n"
+
+
+def _described(spec):
+    sides = ["batch", *("any" if side is None else str(side) for side in spec.shape[1:])]
+    return f"{spec.dtype.name} [{', '.join(sides)}]"

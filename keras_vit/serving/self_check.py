@@ -66,11 +66,12 @@ def self_check(model, folder, format, files, pixels, tolerance):
             tolerance.
     """
     is_task = isinstance(model, TaskModel)
-    is_fixed = is_task or model.preprocessing.max_tokens or None not in model.input_shape[1:]
-    inputs = {} if format == "saved_model" and is_fixed else {"images": resized(model, pixels)}
+    is_fixed = model.preprocessing.max_tokens or not is_task and None not in model.input_shape[1:]
     if is_task:
         arrays = (example_arrays(model, image).items() for image in pixels)
         inputs = {f"{name}_{number}": array for number, row in enumerate(arrays) for name, array in row}
+    else:
+        inputs = {} if format == "saved_model" and is_fixed else {"images": resized(model, pixels)}
     if format == "saved_model":
         inputs |= {f"file_{index}": np.frombuffer(file, np.uint8) for index, file in enumerate(files)}
         inputs |= {f"pixels_{index}": image for index, image in enumerate(pixels)}
@@ -81,7 +82,7 @@ def self_check(model, folder, format, files, pixels, tolerance):
         words = ["-P", str(_SCRIPT), format, str(folder), taken, given]
         said = run_python(words, "the exported model must run in a fresh process")
         with np.load(given, allow_pickle=False) as arrays:
-            differences, same = _compare(model, pixels, dict(arrays))
+            differences, same = _compare(model, pixels, dict(arrays), format)
     check = {
         "largest_differences": differences,
         "tolerance": tolerance,
@@ -127,10 +128,16 @@ def resized(model, pixels):
         return np.stack([np.asarray(preparation.resize(model.preprocessing, image)) for image in pixels])
 
 
-def _compare(model, pixels, given):
+def graph_inputs(model, image):
+    """Return the inputs of a graph in ONNX or OpenVINO by name, for an image, uint8 (height, width, channels)."""
+    return example_arrays(model, image) if isinstance(model, TaskModel) else {"images": resized(model, [image])}
+
+
+def _compare(model, pixels, given, format):
     """Return a dict of differences, and the number of images with the same top-1 class (None if no output shows it)."""
     if isinstance(model, TaskModel):
-        return {name: _difference(given[name], x) for name, x in expected_outputs(model, pixels).items()}, None
+        expected = expected_outputs(model, pixels, format)
+        return {name: _difference(given[name], x) for name, x in expected.items()}, None
     expected = _expected(model, pixels, {name.rpartition("/")[2] for name in given})
     classes = expected[class_scores(model)]
     differences, agreements = {}, []

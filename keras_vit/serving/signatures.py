@@ -109,7 +109,7 @@ def output_model(model, names):
     """
     taken = {call.operation.name: call.input_tensors[0] for call in graph_calls(model) if call.input_tensors}
     read = [taken[name] for name in ("head", "head_dist") if name in taken and isinstance(model, ImageModel)]
-    read = read or output_calls(model)[0].input_tensors
+    read = [model.output] if is_encoder(model) else read or output_calls(model)[0].input_tensors
     make = {
         "features": lambda: sum(read[1:], read[0]) / len(read),
         "tokens": lambda: taken["pooling"],
@@ -120,9 +120,14 @@ def output_model(model, names):
     return keras.Model(model.input, outputs, name="outputs")
 
 
+def is_encoder(model):
+    """Return whether a model of this package has no head."""
+    return isinstance(model, ImageModel) and not model.config.include_top
+
+
 def class_scores(model):
-    """Return the name of the model's output: `scores` if it ends in an activation, else `logits`."""
-    return "scores" if score_activations(model)[0] else "logits"
+    """Return the name of the model's output: `features` without a head, `scores` after an activation, or `logits`."""
+    return "features" if is_encoder(model) else "scores" if score_activations(model)[0] else "logits"
 
 
 def _best_classes(model, top, outputs):

@@ -103,7 +103,7 @@ _EXPORTS = [("sequential", "saved_model"), ("graph", "saved_model"), ("augmented
 @pytest.mark.parametrize(("kind", "format"), slow_after(1, _EXPORTS))
 def test_an_export_has_all_layers(kind, format, tmp_path):
     if format == "onnx":
-        pytest.importorskip("tf2onnx")
+        pytest.importorskip("onnx")
     model = build(kind)
     model.preprocessing, model.labels = PREPROCESSING, ("ant", "bee")
     quick = {"check": False, "signatures": ("images",)} if kind == "sequential" else {}

@@ -23,7 +23,7 @@ import keras_vit
 from keras_vit import VisionTransformer
 from keras_vit.serving import ExportError, export
 from keras_vit.serving.formats import FORMATS
-from keras_vit.serving.self_check import _compare, _expected, self_check
+from keras_vit.serving.self_check import _compare, _expected, graph_inputs, self_check
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,9 @@ def test_calibration_images_are_resized_for_the_model(model, tmp_path, monkeypat
     replace_writer(monkeypatch, write, "openvino")
     images = [draw(seed) for seed in range(3)]
     folder = export(model, tmp_path, "openvino", quantization="int8", calibration=images, check=False)
+    inputs = np.concatenate([graph_inputs(model, image)["images"] for image in taken["calibration"]])
     protocol = model.preprocessing
-    standardised = (taken["calibration"] / 255 - protocol.mean) / protocol.std
+    standardised = (inputs / 255 - protocol.mean) / protocol.std
     np.testing.assert_allclose(standardised, keras_vit.preprocess(images, protocol), atol=1e-5)
     card = json.loads((folder / "model_card.json").read_text())
     assert card["options"]["calibration"] == "3 images" and card["check"] is None
@@ -221,7 +222,7 @@ def test_a_folder_that_cannot_be_written(model, tmp_path, monkeypatch):
         ({"on_error": "skip"}, "on_error must be one of 'row', 'raise'; got on_error='skip'"),
         ({"compute_dtype": "float16"}, "compute_dtype must be one of None, 'float32', 'bfloat16'"),
         ({"jit_compile": "auto"}, "jit_compile must be True or False"),
-        ({"quantization": "int8"}, "quantization is an option of format 'litert', 'openvino'; got quantization='int8'"),
+        ({"quantization": "int8"}, "quantization is an option of format 'onnx', 'litert', 'openvino'; got quantization='int8'"),
         ({"format": "onnx", "top": 3}, "top is an option of format 'saved_model'; got top=3 with format='onnx'"),
         ({"format": "litert", "quantization": "int4"}, "quantization must be one of None, 'int8'"),
         ({"format": "openvino", "quantization": "int8"}, "calibration must be typical images"),
@@ -350,19 +351,19 @@ def test_every_output_is_compared(model):
         "features/features": expected["features"],
         "features/tokens": expected["tokens"],
     }
-    differences, same = _compare(model, pixels, given)
+    differences, same = _compare(model, pixels, given, "saved_model")
     assert max(differences.values()) < 1e-6 and same == 3
     short = {**given, "features/features": expected["features"][:2]}
-    assert _compare(model, pixels, short)[0]["features/features"] == np.inf
+    assert _compare(model, pixels, short, "saved_model")[0]["features/features"] == np.inf
     for name, values in given.items():
         wrong = np.flip(values, -1) if values.dtype.kind == "U" else values + 0.5
         if name.endswith("error"):
             with pytest.raises(ExportError, match="must read the check images; it returned 'cut'"):
-                _compare(model, pixels, {**given, name: np.array(["", "cut", ""])})
+                _compare(model, pixels, {**given, name: np.array(["", "cut", ""])}, "saved_model")
         elif name.endswith("classes"):
-            assert _compare(model, pixels, {**given, name: wrong})[1] < 3
+            assert _compare(model, pixels, {**given, name: wrong}, "saved_model")[1] < 3
         else:
-            assert _compare(model, pixels, {**given, name: wrong})[0][name] > 0.05
+            assert _compare(model, pixels, {**given, name: wrong}, "saved_model")[0][name] > 0.05
 
 
 def test_an_export_that_does_not_run_is_told(model, tmp_path):

@@ -102,8 +102,8 @@ def test_a_missing_package_is_named(model, tmp_path, monkeypatch):
     import importlib.util
 
     found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "tf2onnx" else found(name))
-    with pytest.raises(ImportError, match="format='onnx' needs tf2onnx: pip install tf2onnx$"):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnx" else found(name))
+    with pytest.raises(ImportError, match="format='onnx' needs onnx: pip install onnx$"):
         export(model, tmp_path / "toy", format="onnx")
     assert not (tmp_path / "toy").exists()
 

@@ -94,7 +94,7 @@ def test_a_difference_removes_the_export(depth, tmp_path, monkeypatch):
 @for_each(
     "options, message",
     [
-        ({"format": "onnx"}, "format must be 'saved_model' for task models, such as dpt; got 'onnx'"),
+        ({"format": "litert"}, "format must not be 'litert' for task models, such as dpt; got 'litert'"),
         ({"top": 3}, "top is an option for classifiers; got it for a DPT"),
         ({"compute_dtype": "bfloat16"}, "compute_dtype is an option for classifiers"),
         ({"signatures": ["images"]}, "signatures is an option for classifiers"),
