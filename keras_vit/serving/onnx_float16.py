@@ -14,7 +14,15 @@ from keras_vit.logs import LOGGER
 LIMIT = 30_000
 _SMALLEST = 6.2e-5  # smaller numbers have fewer digits in float16
 # operations that need the range or the digits of float32
-_WIDE = ("LayerNormalization", "Softmax", "LogSoftmax", "ReduceMean", "ReduceSum", "ReduceProd", "Cast")
+_WIDE: tuple[str, ...] = (
+    "LayerNormalization",
+    "Softmax",
+    "LogSoftmax",
+    "ReduceMean",
+    "ReduceSum",
+    "ReduceProd",
+    "Cast",
+)
 _WIDE += ("Exp", "Log", "Pow", "Sqrt", "Reciprocal", "Sin", "Cos")
 _BEFORE = ("Add", "Sub", "Mul", "Neg", "Abs")  # are in float32 if only such operations read them
 

@@ -222,7 +222,10 @@ def test_a_folder_that_cannot_be_written(model, tmp_path, monkeypatch):
         ({"on_error": "skip"}, "on_error must be one of 'row', 'raise'; got on_error='skip'"),
         ({"compute_dtype": "float16"}, "compute_dtype must be one of None, 'float32', 'bfloat16'"),
         ({"jit_compile": "auto"}, "jit_compile must be True or False"),
-        ({"quantization": "int8"}, "quantization is an option of format 'onnx', 'litert', 'openvino'; got quantization='int8'"),
+        (
+            {"quantization": "int8"},
+            "quantization is an option of format 'onnx', 'litert', 'openvino'; got quantization='int8'",
+        ),
         ({"format": "onnx", "top": 3}, "top is an option of format 'saved_model'; got top=3 with format='onnx'"),
         ({"format": "litert", "quantization": "int4"}, "quantization must be one of None, 'int8'"),
         ({"format": "openvino", "quantization": "int8"}, "calibration must be typical images"),
