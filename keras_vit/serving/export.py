@@ -91,16 +91,23 @@ def export(
 
     `onnx` (`model.onnx`), `litert` (`model.tflite`) and `openvino` (`model.xml`, `model.bin`) have the input and the
     output of the signature `images`, with the same names (LiteRT: in its signature): `images`, which are already
-    resized, and `logits` or `scores`. `labels.txt` and a `README.txt` with a program that calls the file are next to
-    them. All formats contain a `model_card.json`.
+    resized, and `logits` or `scores`, or `features` of a model without a head. Task models, in ONNX and OpenVINO, have
+    those of the signature `arrays`. The batch is open, and of models for images of any size height and width too.
+    `labels.txt` and a `README.txt` with a program that calls the file are next to them. All formats contain a
+    `model_card.json`.
+
+    ONNX has opset 20; each layer norm and each GELU is one node, which runtimes compute safely in float16. Labels,
+    preprocessing and licence are in its metadata. Above 2 GiB the weights are in `model.onnx.data`.
+
+    With `compute_dtype="float16"`, weights and activations have 16 bits. Norms and softmax stay in float32, and so does
+    every operation (SavedModel: every block) whose values reach 30,000 on the images of `check`. Pass typical images.
 
     Args:
         model: a classifier or task model of this package, on any backend, or a functional Keras model with layers after
-            a classifier, such as a new head. All layers are exported, with the preprocessing of the model inside, or
-            with `model.preprocessing` if the user has set it.
+            a classifier, such as a new head; for all formats but SavedModel also a model without a head. All layers are
+            exported, with the preprocessing of the model inside, or with `model.preprocessing` if the user has set it.
         path: folder of the versions; created if absent. TensorFlow cannot load a SavedModel from a path with `[`.
-        format: `"saved_model"`, `"onnx"`, `"litert"` or `"openvino"`; all but the first need the extra `[export]`
-            and a classifier.
+        format: `"saved_model"`, `"onnx"`, `"litert"` or `"openvino"`; all but the first need the extra `[export]`.
         version: number of the version folder, 1 or above; None uses the next number.
         signatures: (saved_model) names of signatures; None for all but `native` and `attention`.
         top: (saved_model) classes per image, 5 by default; all classes if the model has fewer.
@@ -114,10 +121,11 @@ def export(
         native_pixels: (saved_model) maximum height times width of the images of `native`, 2048 * 2048 by default; a
             request with larger ones fails before the model runs.
         jit_compile: (saved_model) whether XLA compiles the model, once per size of a batch.
-        compute_dtype: (saved_model) `"bfloat16"` or `"float32"`; None uses the model's own. Weights stay float32.
-        quantization: (litert, openvino) `"int8"`: weights only for litert (dynamic range); weights and activations,
-            after calibration, for openvino.
-        calibration: (openvino) images for the calibration, as in `keras_vit.preprocess`: a few hundred typical ones.
+        compute_dtype: (saved_model, onnx, openvino) `"float16"`, as above, or `"float32"`; for saved_model also
+            `"bfloat16"`, with weights in float32, and None uses the model's own. Not for a SavedModel of a task model.
+        quantization: (onnx, litert, openvino) `"int8"`: weights only for litert (dynamic range); otherwise weights per
+            channel and activations, after calibration; norms and softmax stay in float.
+        calibration: (onnx, openvino) images for int8, as in `keras_vit.preprocess`: a few hundred typical ones.
         check: True compares on eight generated images; a list of paths or bytes of encoded images compares on these;
             False skips the comparison, and `inputs`, `outputs` and `check` in the model card are null.
         tolerance: maximum difference, relative to the larger of 1 and an output's maximum, or a tenth of the share of

@@ -10,8 +10,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from keras_vit.logs import LOGGER
+from keras_vit.serving.tracing import LIMIT
 
-LIMIT = 30_000
 _SMALLEST = 6.2e-5  # smaller numbers have fewer digits in float16
 # operations that need the range or the digits of float32
 _WIDE: tuple[str, ...] = (

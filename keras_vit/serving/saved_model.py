@@ -1,23 +1,28 @@
 """A model as a SavedModel folder for TensorFlow Serving: signatures, labels, warm-up requests, instructions."""
 
 import contextlib
+import re
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from keras_vit import checks
 from keras_vit.analysis import rollout_model
+from keras_vit.compat.graph import graph_calls, sublayers
 from keras_vit.config.base import Check, one_of
 from keras_vit.data import preprocessing as preparation
 from keras_vit.evaluation.outputs import logit_names
+from keras_vit.logs import LOGGER
 from keras_vit.models import ImageModel, TaskModel, check_not_quantized, with_dtype
 from keras_vit.serving.instructions import instructions, server_name
 from keras_vit.serving.self_check import sample_files
 from keras_vit.serving.signatures import DEFAULT_SIGNATURES, SIGNATURES, make_signatures
 from keras_vit.serving.tasks import TASK_SIGNATURES, example_arrays, make_task_signatures
+from keras_vit.serving.tracing import LIMIT, largest_values, trace
 
-_COMPUTE_DTYPES = {None: None, "float32": "float32", "bfloat16": "mixed_bfloat16"}
+_COMPUTE_DTYPES = {None: None, "float32": "float32", "float16": "float16", "bfloat16": "mixed_bfloat16"}
 _OF_FILES = tuple(name for name, (dtype, _) in SIGNATURES.items() if dtype == tf.string)
 # option -> the signatures that use it
 _BELONGS_TO = {
@@ -74,10 +79,17 @@ def check_saved_model(model, given, *, signatures, tokens, native_pixels, comput
         rollout_model(model)  # raises if the model has no global attention
 
 
-def write_saved_model(model, folder, *, signatures, compute_dtype, **options):
-    """Write the SavedModel of `model` into `folder`, a `pathlib.Path` that does not exist yet."""
+def write_saved_model(model, folder, *, signatures, compute_dtype, samples=(), **options):
+    """Write the SavedModel of `model` into `folder`, a `pathlib.Path` that does not exist yet.
+
+    `samples` are images, a list of uint8 (height, width, channels), that show which layers float16 is enough for.
+    """
+    large = _large_layers(with_dtype(model, "float32"), samples) if compute_dtype == "float16" else ()
     if compute_dtype is not None:
         model = with_dtype(model, _COMPUTE_DTYPES[compute_dtype])
+    for layer in [model.get_layer(name) for name in large]:
+        for part in (layer, *sublayers(layer)):
+            part.dtype_policy = keras.DTypePolicy("float32")  # the weights stay in float16
     # The module owns the bare variables, and the signatures close over the model. If the Keras model itself were
     # tracked, Python could load the SavedModel but the C API could not ("Could not find variable"). Keras's
     # ExportArchive writes every weight twice.
@@ -98,6 +110,18 @@ def write_saved_model(model, folder, *, signatures, compute_dtype, **options):
     size = model.preprocessing.image_size
     text = instructions(name, functions, about, size, on_error=on_error, max_pixels=max_pixels)
     (folder / "README.txt").write_text(text, encoding="utf-8")
+
+
+def _large_layers(model, samples):
+    """Return the layers of a model that return or read values for which float16 is too small, by their names."""
+    traced, _ = trace(model)
+    scopes = "\n".join(name for name, value in largest_values(traced, model, samples).items() if not value < LIMIT)
+    calls = graph_calls(model)
+    names = [call.operation.name for call in calls]
+    large = {name for name in names if re.search(rf"(?:^|/){re.escape(name)}(?:_\d+)?/", scopes, re.MULTILINE)}
+    large |= {call.operation.name for call in calls if large & {node.operation.name for node in call.parent_nodes}}
+    LOGGER.info("%d of %d layers stay in float32", len(large), len(names))
+    return [layer for layer in large if layer in {one.name for one in model.layers}]
 
 
 @contextlib.contextmanager

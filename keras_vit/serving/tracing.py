@@ -10,6 +10,8 @@ from keras_vit.serving.self_check import graph_inputs
 from keras_vit.serving.signatures import class_scores
 from keras_vit.serving.tasks import array_specs, call_arrays
 
+LIMIT = 30_000  # of the values that are computed in float16, which ends at 65,504
+
 
 def trace(model):
     """Return a function of TensorFlow with the graph of a model, and the names of its inputs.
