@@ -14,7 +14,7 @@ OURS = {
     BASE: (("keras_vit", "openvino", None), "openvino", "bfloat16"),
     "OpenVINO, int8 by NNCF": (("keras_vit", "openvino", "int8"), "openvino", "int8"),
     "ONNX Runtime, float32": (("keras_vit", "onnx", None), "onnx", "float32"),
-    "ONNX Runtime, int8 weights and activations": (("keras_vit", "onnx", None), "onnx", "int8"),
+    "ONNX Runtime, int8 weights and activations": (("keras_vit", "onnx", "int8"), "onnx", "int8"),
     "SavedModel, float32": (("keras_vit", "saved_model", None), "saved_model", "float32"),
     "SavedModel, bfloat16": (("keras_vit", "saved_model_bfloat16", None), "saved_model", "bfloat16"),
     "LiteRT, float32": (("keras_vit", "litert", None), "litert", "float32"),

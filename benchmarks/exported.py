@@ -21,7 +21,7 @@ def _write_keras_vit(folder, form, quantization):
     options = {"compute_dtype": "bfloat16"} if form == "saved_model_bfloat16" else {}
     if quantization:
         options["quantization"] = quantization
-        if form == "openvino":
+        if form != "litert":
             options["calibration"] = [np.uint8(127.5 * image + 127.5) for image in contenders.random_images(8)[0]]
     model = keras_vit.ViT_B16()
     form = "saved_model" if form.startswith("saved_model") else form
@@ -84,21 +84,15 @@ def openvino_runner(folder, precision):
 
 
 def onnx(folder, precision, batch):
-    images, run = _images(batch), onnx_runner(folder, precision)
+    images, run = _images(batch), onnx_runner(folder)
     return lambda: run(images)
 
 
-def onnx_runner(folder, precision):
-    """Return a function of images that runs `model.onnx`, for int8 after ONNX Runtime's dynamic quantisation."""
+def onnx_runner(folder):
+    """Return a function of images that runs `model.onnx`."""
     import onnxruntime
 
     file = pathlib.Path(folder) / "1" / "model.onnx"
-    if precision == "int8":
-        from onnxruntime.quantization import QuantType, quantize_dynamic
-
-        quantized = file.with_name("int8.onnx")
-        quantize_dynamic(file, quantized, weight_type=QuantType.QInt8, op_types_to_quantize=["MatMul"])
-        file = quantized
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
     return lambda images: session.run(None, {name: images})[0]

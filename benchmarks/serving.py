@@ -3,7 +3,7 @@
 For each format, a row has: the size on disk; how many images get the same class as from the model in memory; how many
 get the correct class (by the names of the sub-folders, as in `keras-vit evaluate`); and images per second in batches of
 three, in one process. `alone/s` measures only the runtime, on pixels that are already resized. `files/s` starts from
-files, which this package decodes and resizes; a SavedModel does that itself. OpenVINO's int8 format is calibrated on
+files, which this package decodes and resizes; a SavedModel does that itself. int8 of ONNX and OpenVINO is calibrated on
 every second image.
 """
 
@@ -27,8 +27,12 @@ from keras_vit.serving.self_check import resized
 FORMS = {
     "SavedModel": {"format": "saved_model", "signatures": ("serving_default",)},
     "SavedModel, bfloat16": {"format": "saved_model", "signatures": ("serving_default",), "compute_dtype": "bfloat16"},
+    "SavedModel, float16": {"format": "saved_model", "signatures": ("serving_default",), "compute_dtype": "float16"},
     "ONNX": {"format": "onnx"},
+    "ONNX, float16": {"format": "onnx", "compute_dtype": "float16"},
+    "ONNX, int8": {"format": "onnx", "quantization": "int8"},
     "OpenVINO": {"format": "openvino"},
+    "OpenVINO, float16": {"format": "openvino", "compute_dtype": "float16"},
     "OpenVINO, int8": {"format": "openvino", "quantization": "int8"},
     "LiteRT": {"format": "litert"},
     "LiteRT, int8": {"format": "litert", "quantization": "int8"},
@@ -62,7 +66,7 @@ def measure(model, paths, forms=FORMS):
     own = labels[model.predict(inputs, verbose=0).argmax(-1)]
     for form in forms:
         options = dict(forms[form])
-        if form == "OpenVINO, int8":
+        if form in ("ONNX, int8", "OpenVINO, int8"):
             options["calibration"] = [str(path) for path in paths[::2]]
         with tempfile.TemporaryDirectory() as place, contextlib.redirect_stdout(sys.stderr):
             folder = keras_vit.export(model, place, check=False, **options)

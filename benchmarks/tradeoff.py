@@ -29,8 +29,8 @@ FORMS = {
 }
 NOTE = (
     "ViT-Ti/16 at 224 px, batch 8: images per second on pixels that are resized already. *Correct* counts the top-1 "
-    "answers on 200 ImageNet images, one per class, resized to a square. *Same* are the answers of float32. OpenVINO's "
-    "int8 form was calibrated on every second image. The position embeddings of 192 and 160 px are resized."
+    "answers on 200 ImageNet images, one per class, resized to a square. *Same* are the answers of float32. The int8 "
+    "forms were calibrated on every second image. The position embeddings of 192 and 160 px are resized."
 )
 
 
@@ -62,10 +62,10 @@ def in_runtime(real_data, form, precision):
     from keras_vit.serving.self_check import resized
 
     model, paths = _model(real_data), _paths(real_data)
-    options = {"quantization": "int8", "calibration": paths[::2]} if (form, precision) == ("openvino", "int8") else {}
+    options = {"quantization": "int8", "calibration": paths[::2]} if precision == "int8" else {}
     with tempfile.TemporaryDirectory() as folder:
         quietly(keras_vit.export, model, folder, form, version=1, check=False, **options)
-        run = {"openvino": exported.openvino_runner, "onnx": exported.onnx_runner}[form](folder, precision)
+        run = exported.openvino_runner(folder, precision) if form == "openvino" else exported.onnx_runner(folder)
     return Work(run, resized(model, [np.asarray(read(3)) for read in as_images(paths)]))
 
 
