@@ -139,7 +139,7 @@ setup(
     package_dir={"": "."},
     packages=find_packages(include=["keras_vit", "keras_vit.*"]),
     py_modules=["keras_vit_command"],
-    package_data={"": ["py.typed", "*.pyi", "*.tsv", "*.toml", "*.txt", "*.css", "scenes/*.png"]},
+    package_data={"": ["py.typed", "*.pyi", "*.tsv", "*.toml", "*.txt", "*.css", "page/*", "scenes/*.png"]},
     install_requires=REQUIRED,
     extras_require={**BACKENDS, **TOOLS},
     entry_points={"console_scripts": ["keras-vit = keras_vit_command:main"]},

@@ -49,6 +49,7 @@ def export(
     compute_dtype: str | None = None,
     quantization: str | None = None,
     calibration: readers.Images | None = None,
+    runtime: PathLike | None = None,
     check: bool | Sequence[PathLike | bytes] = True,
     tolerance: float | None = None,
     force: bool = False,
@@ -99,6 +100,10 @@ def export(
     ONNX has opset 20; each layer norm and each GELU is one node, which runtimes compute safely in float16. Labels,
     preprocessing and licence are in its metadata. Above 2 GiB the weights are in `model.onnx.data`.
 
+    `web` is a folder for any static web server: a page that runs `model.onnx` in the visitor's browser with
+    onnxruntime-web. It shows the five best classes of photos, or, for a model without a head, the nearest of the
+    visitor's photos. Photos stay in the browser. The model has float16, or, above 100 MB and with `calibration`, int8.
+
     With `compute_dtype="float16"`, weights and activations have 16 bits. Norms and softmax stay in float32, and so does
     every operation (SavedModel: every block) whose values reach 30,000 on the images of `check`. Pass typical images.
 
@@ -107,7 +112,8 @@ def export(
             a classifier, such as a new head; for all formats but SavedModel also a model without a head. All layers are
             exported, with the preprocessing of the model inside, or with `model.preprocessing` if the user has set it.
         path: folder of the versions; created if absent. TensorFlow cannot load a SavedModel from a path with `[`.
-        format: `"saved_model"`, `"onnx"`, `"litert"` or `"openvino"`; all but the first need the extra `[export]`.
+        format: `"saved_model"`, `"onnx"`, `"litert"`, `"openvino"` or `"web"`; all but the first need the extra
+            `[export]`.
         version: number of the version folder, 1 or above; None uses the next number.
         signatures: (saved_model) names of signatures; None for all but `native` and `attention`.
         top: (saved_model) classes per image, 5 by default; all classes if the model has fewer.
@@ -121,11 +127,13 @@ def export(
         native_pixels: (saved_model) maximum height times width of the images of `native`, 2048 * 2048 by default; a
             request with larger ones fails before the model runs.
         jit_compile: (saved_model) whether XLA compiles the model, once per size of a batch.
-        compute_dtype: (saved_model, onnx, openvino) `"float16"`, as above, or `"float32"`; for saved_model also
+        compute_dtype: (saved_model, onnx, openvino, web) `"float16"`, as above, or `"float32"`; for saved_model also
             `"bfloat16"`, with weights in float32, and None uses the model's own. Not for a SavedModel of a task model.
-        quantization: (onnx, litert, openvino) `"int8"`: weights only for litert (dynamic range); otherwise weights per
-            channel and activations, after calibration; norms and softmax stay in float.
-        calibration: (onnx, openvino) images for int8, as in `keras_vit.preprocess`: a few hundred typical ones.
+        quantization: (onnx, litert, openvino, web) `"int8"`: weights only for litert (dynamic range); otherwise weights
+            per channel and activations, after calibration; norms and softmax stay in float.
+        calibration: (onnx, openvino, web) images for int8, as in `keras_vit.preprocess`: a few hundred typical ones.
+        runtime: (web) folder with the files of onnxruntime-web, such as `dist` of its npm package; None downloads them
+            once to Keras's cache.
         check: True compares on eight generated images; a list of paths or bytes of encoded images compares on these;
             False skips the comparison, and `inputs`, `outputs` and `check` in the model card are null.
         tolerance: maximum difference, relative to the larger of 1 and an output's maximum, or a tenth of the share of
@@ -153,7 +161,7 @@ def export(
     is_task = isinstance(model, TaskModel)
     encoder, model = (model, model) if is_task else (find_encoder(model) or shared_graph(model), _whole(model, format))
     _check_model(model, encoder, checks.check_flag("force", force))
-    options = resolve_options(format, given)
+    options = FORMATS[format].choose(model, resolve_options(format, given))
     if format == "litert" and is_task:
         raise ValueError(f"format must not be 'litert' for task models, such as {model.name}; got {format!r}")
     if format != "saved_model" and model.preprocessing.max_tokens is not None:

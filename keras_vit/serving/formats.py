@@ -14,13 +14,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from keras_vit import checks
 from keras_vit.config.base import one_of
 from keras_vit.layers.forms import CONVERTER, written_for
-from keras_vit.models import ImageModel, check_not_quantized, with_dtype
+from keras_vit.logs import LOGGER
+from keras_vit.models import ImageModel, TaskModel, check_not_quantized, with_dtype
 from keras_vit.models.derived import of_pixels
 from keras_vit.serving.saved_model import OPTIONS, check_saved_model, quiet, write_saved_model
 from keras_vit.serving.self_check import graph_inputs
 from keras_vit.serving.signatures import class_scores
+
+_LARGE_PAGE = 100  # MB that visitors download; above, int8 instead of float16 if there are images to calibrate it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +35,7 @@ class Format:
         check: function of a model, the names of the given options and all options; it raises an error on invalid ones.
         write: function of a model, a folder that does not exist yet and the options.
         options: dict from the name of an option to its default and its check.
+        choose: function of a model and its options that returns them with what the user has left open.
         packages: modules that are needed to write the format.
         runtime: module that runs the export for the comparison.
     """
@@ -38,6 +43,7 @@ class Format:
     check: collections.abc.Callable
     write: collections.abc.Callable
     options: dict
+    choose: collections.abc.Callable = lambda model, options: options
     packages: tuple = ()
     runtime: str = "tensorflow"
 
@@ -60,7 +66,7 @@ def resolve_options(format, given):
 def check_packages(format, options, is_checked):
     """Raise an `ImportError` with the install command if a package to write or compare a format is missing."""
     needed = [*FORMATS[format].packages, *([FORMATS[format].runtime] if is_checked else [])]
-    if format == "openvino" and options["quantization"] is not None:
+    if format != "litert" and options.get("quantization") is not None:
         needed.append("nncf")
     missing = [name for name in dict.fromkeys(needed) if importlib.util.find_spec(name) is None]
     if missing:
@@ -95,6 +101,32 @@ def _write_onnx(model, folder, *, quantization, calibration, **options):
     if quantization is not None:
         path = folder / "model.onnx"
         onnx.save(_quantized(onnx.load(path), model, calibration), path)
+
+
+def _check_web(model, given, *, runtime, **options):
+    """Raise as `_check_precision` does, and on a model whose output no page shows."""
+    _check_precision(model, given, **options)
+    if isinstance(model, TaskModel) or len(model.output_shape) != 2:
+        found = f"{model.name}, a {type(model).__name__} with output {model.output_shape}"
+        raise ValueError(f"model must return scores or features, a row per image, for format='web'; got {found}")
+
+
+def _page_precision(model, options):
+    """Return the options of a page; without a precision, it is int8 for a large model with calibration images."""
+    if options["compute_dtype"] or options["quantization"]:
+        return options
+    size = 2e-6 * model.count_params()
+    is_int8 = size > _LARGE_PAGE and options["calibration"] is not None
+    LOGGER.info("The page gets %s, as its model has %.0f MB in float16", "int8" if is_int8 else "float16", size)
+    return {**options, **({"quantization": "int8"} if is_int8 else {"compute_dtype": "float16"})}
+
+
+def _write_web(model, folder, *, runtime, **options):
+    """Write `model.onnx` and the page around it."""
+    from keras_vit.serving.web import write_page
+
+    _write_onnx(model, folder, **options)
+    write_page(model, folder, runtime)
 
 
 def _write_litert(model, folder, *, quantization):
@@ -171,10 +203,16 @@ _PRECISION = {
     **_QUANTIZATION,
     "calibration": (None, lambda name, images: images),  # `export` reads the images
 }
+_RUNTIME = {"runtime": (None, lambda name, folder: None if folder is None else str(checks.check_path(name, folder)))}
 
 FORMATS = {
     "saved_model": Format(check_saved_model, write_saved_model, OPTIONS),
-    "onnx": Format(_check_precision, _write_onnx, _PRECISION, ("onnx",), "onnxruntime"),
+    "onnx": Format(_check_precision, _write_onnx, _PRECISION, packages=("onnx",), runtime="onnxruntime"),
     "litert": Format(_check_float, _write_litert, _QUANTIZATION, runtime="ai_edge_litert"),
-    "openvino": Format(_check_precision, _write_openvino, _PRECISION, ("onnx", "openvino"), "openvino"),
+    "openvino": Format(
+        _check_precision, _write_openvino, _PRECISION, packages=("onnx", "openvino"), runtime="openvino"
+    ),
+    "web": Format(
+        _check_web, _write_web, {**_PRECISION, **_RUNTIME}, _page_precision, packages=("onnx",), runtime="onnxruntime"
+    ),
 }

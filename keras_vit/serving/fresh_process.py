@@ -128,7 +128,7 @@ def _array(values):
     return np.array([item.decode() for item in values.ravel()]).reshape(values.shape)
 
 
-RUNTIMES = {"onnx": _open_onnx, "litert": _open_litert, "openvino": _open_openvino}
+RUNTIMES = {"onnx": _open_onnx, "web": _open_onnx, "litert": _open_litert, "openvino": _open_openvino}
 
 if __name__ == "__main__":
     # Block these imports: an export needs neither, and TensorFlow starts twice as fast without them.

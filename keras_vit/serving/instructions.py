@@ -69,6 +69,8 @@ def file_instructions(format, model):
         model: the exported model.
     """
     table = read_toml("serving/calls.toml")
+    if format == "web":
+        return table["web"].format(name=model.name)
     values = {**table[format], "name": model.name}
     if isinstance(model, TaskModel):
         specs = array_specs(model)

@@ -1,0 +1,106 @@
+"""The page around an ONNX file that runs it in the visitor's browser, with onnxruntime-web."""
+
+import base64
+import hashlib
+import io
+import json
+import pathlib
+import shutil
+import tarfile
+import tempfile
+
+from keras_vit.checkpoints.transfer import transfer
+from keras_vit.evaluation.outputs import logit_names
+from keras_vit.files import keras_home
+from keras_vit.models.encoders import find_encoder, score_activations
+from keras_vit.serving.signatures import class_scores, is_encoder
+
+ARCHIVE = "https://registry.npmjs.org/onnxruntime-web/-/onnxruntime-web-1.30.0.tgz"
+SHA512 = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="
+# With WebGPU, a browser loads the first three, otherwise the others.
+RUNTIME = (
+    *("ort.webgpu.min.mjs", "ort-wasm-simd-threaded.asyncify.mjs", "ort-wasm-simd-threaded.asyncify.wasm"),
+    *("ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"),
+)
+_PAGE = pathlib.Path(__file__).with_name("page")
+_MAX_ARCHIVE, _MAX_FILE = 2**26, 2**25  # bytes
+
+
+def write_page(model, folder, runtime):
+    """Write the page into a folder that has `model.onnx`.
+
+    Args:
+        model: the exported classifier or encoder.
+        folder: `pathlib.Path`.
+        runtime: folder with `RUNTIME`, or with a folder `dist` that has them; None for the downloaded ones.
+
+    Raises:
+        FileNotFoundError: if a file is missing in `runtime`.
+        ConnectionError: if the archive cannot be downloaded.
+        ValueError: if the archive is another one, or the model is larger than 2 GiB.
+    """
+    if (folder / "model.onnx.data").exists():
+        raise ValueError("model must have at most 2 GiB for format='web'; use compute_dtype='float16' or int8")
+    source = _downloaded() if runtime is None else _given(pathlib.Path(runtime))
+    shutil.copytree(_PAGE, folder, dirs_exist_ok=True)
+    (folder / "runtime").mkdir()
+    for name in RUNTIME:
+        shutil.copyfile(source / name, folder / "runtime" / name)
+    (folder / "page.json").write_text(json.dumps(_about(model, folder), ensure_ascii=False), encoding="utf-8")
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(path.read_bytes())
+    worker = (folder / "worker.js").read_text(encoding="utf-8")
+    worker = worker.replace("{{version}}", digest.hexdigest()[:16])
+    (folder / "worker.js").write_text(worker, encoding="utf-8")
+
+
+def _about(model, folder):
+    """Return what the page knows about the model."""
+    preprocessing, encoder = model.preprocessing, find_encoder(model)
+    weights = getattr(encoder, "weights_source", None)
+    own, usual = (None, None) if is_encoder(model) else score_activations(model)
+    size = (folder / "model.onnx").stat().st_size
+    known = preprocessing.to_dict() | {name: getattr(preprocessing, name) for name in ("image_size", "channels")}
+    return {
+        "name": model.name,
+        "text": f"{'Nearest photos' if is_encoder(model) else 'Classes of photos'}; weights: {weights or 'unknown'}",
+        "output": class_scores(model),
+        "activation": None if own else usual,
+        "labels": None if is_encoder(model) or not model.labels else logit_names(model),
+        "preprocessing": known,
+        "bytes": size,
+    }
+
+
+def _given(folder):
+    """Return the folder in which the runtime is; the user names it."""
+    found = folder / "dist" if (folder / "dist").is_dir() else folder
+    missing = [name for name in RUNTIME if not (found / name).is_file()]
+    if missing:
+        raise FileNotFoundError(f"runtime must have the files of onnxruntime-web; {found} has no {missing[0]}")
+    return found
+
+
+def _downloaded():
+    """Return the folder of the runtime in Keras's cache, after its download on the first call."""
+    target = keras_home() / "models" / "keras_vit" / pathlib.Path(ARCHIVE).stem
+    if target.is_dir():
+        return target
+    archive = io.BytesIO()
+    try:
+        transfer(ARCHIVE, archive, _MAX_ARCHIVE)
+    except OSError as error:
+        raise ConnectionError(f"{ARCHIVE} did not arrive ({error}): download it elsewhere and pass runtime=") from error
+    if base64.b64encode(hashlib.sha512(archive.getvalue()).digest()).decode() != SHA512:
+        raise ValueError(f"{ARCHIVE} must have the SHA-512 {SHA512}; it has another one (pass runtime= instead)")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    archive.seek(0)
+    with tempfile.TemporaryDirectory(dir=target.parent) as place, tarfile.open(fileobj=archive) as members:
+        partial = pathlib.Path(place, "runtime")
+        partial.mkdir()
+        for name in RUNTIME:
+            with members.extractfile(f"package/dist/{name}") as member:
+                (partial / name).write_bytes(member.read(_MAX_FILE))
+        partial.rename(target)
+    return target
