@@ -11,6 +11,7 @@ from PIL import Image
 
 import keras_vit
 from keras_vit.checkpoints.releases import find_release
+from keras_vit.serving import web
 
 TESTS = pathlib.Path(__file__).parent
 # repository on the hub -> the golden case of a task model that stands for it, and the JSON of its image processor
@@ -74,7 +75,8 @@ def make(folder):
 
     `hub` has a folder for each repository of task models, `HUB`, with a small model of the same kind.
 
-    `keras` is a cache of Keras (`KERAS_HOME`) in which `weights="imagenet"` of a ViT-Ti/16 is that file.
+    `keras` is a cache of Keras (`KERAS_HOME`) in which `weights="imagenet"` of a ViT-Ti/16 is that file. It has files
+    that stand for onnxruntime-web.
     `val` has three images that are called as ImageNet's first, and `real.json` right answers for two of them.
     """
     rng = np.random.default_rng(0)
@@ -96,6 +98,10 @@ def make(folder):
     cached = folder / "keras" / "models" / "keras_vit" / release.directory / f"{release.file}.npz"
     cached.parent.mkdir(parents=True)
     cached.symlink_to(folder / "ViT-Ti_16.npz")
+    runtime = folder / "keras" / "models" / "keras_vit" / pathlib.Path(web.ARCHIVE).stem
+    runtime.mkdir()
+    for name in web.RUNTIME:
+        (runtime / name).write_text(name)
     _with_head(small_model(), rng).save(folder / "model.keras")
     keras.utils.clear_session()
     shutil.copytree(TESTS / "golden" / "zeroshot_clip_hf", folder / "clip")

@@ -63,7 +63,7 @@ def _about(model, folder):
     size = (folder / "model.onnx").stat().st_size
     known = preprocessing.to_dict() | {name: getattr(preprocessing, name) for name in ("image_size", "channels")}
     return {
-        "name": model.name,
+        "name": encoder.config.name if encoder else model.name,
         "text": f"{'Nearest photos' if is_encoder(model) else 'Classes of photos'}; weights: {weights or 'unknown'}",
         "output": class_scores(model),
         "activation": None if own else usual,
