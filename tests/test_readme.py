@@ -167,6 +167,8 @@ def test_the_first_model_learns(here, capsys):
 @pytest.mark.parametrize(("place", "command"), VERBS, ids=[command for _, command in VERBS])
 @pytest.mark.usefixtures("compiled_where_it_pays")
 def test_command_runs(here, capsys, place, command):
+    if command.startswith("keras-vit bench"):
+        main(["export", "--model", "model.keras", "--output", "serving", "--format", "litert", "--no-check"])
     code = main(shlex.split(command)[1:])
     output = capsys.readouterr()
     assert code == 0 and output.out, output.err

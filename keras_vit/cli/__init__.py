@@ -20,6 +20,7 @@ VERBS = {
     "demo": commands.demo,
     "train": training.train,
     "export": commands.export,
+    "bench": commands.bench,
     "convert": commands.convert,
     "doctor": doctor.doctor,
     "completion": completion.completion,

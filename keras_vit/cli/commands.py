@@ -1,4 +1,4 @@
-"""What `keras-vit predict`, `evaluate`, `probe`, `embed`, `explain`, `demo`, `export` and `convert` do."""
+"""What `keras-vit predict`, `evaluate`, `probe`, `embed`, `explain`, `demo`, `export`, `bench` and `convert` do."""
 
 import inspect
 import os
@@ -20,6 +20,7 @@ from keras_vit.cli.models import build_model, check_without_model, find_source, 
 from keras_vit.cli.sources import TASKS, kind_of, open_source, open_sources, open_task_source
 from keras_vit.data.images import as_images, check_file
 from keras_vit.evaluation.task_results import check_new_folder
+from keras_vit.serving.timing import measure
 from keras_vit.tasks import DepthMap
 
 _TASK_OPTIONS = ("text", "points", "boxes", "segments", "threshold")
@@ -196,6 +197,17 @@ def export(args):
     with users_mistakes(keras_vit.serving.ExportError):
         folder = keras_vit.export(model, args.output, check=args.check or not args.no_check, **options)
     return Answer({"output": str(folder), "format": args.format, "version": int(folder.name)}, str(folder))
+
+
+def bench(args):
+    """Measure the speed of an exported model."""
+    with users_mistakes(keras_vit.serving.ExportError):
+        found = measure(args.folder, sorted({1, args.batch_size}), args.seconds)
+    rows = [["batch", "images/s", "p50 ms", "p90 ms", "p99 ms"]]
+    for speed in found["speeds"]:
+        numbers = [speed[name] for name in ("images_per_second", "p50_ms", "p90_ms", "p99_ms")]
+        rows.append([speed["batch_size"], *(f"{number:.1f}" for number in numbers)])
+    return Answer(found, f"{found['folder']} ({found['format']})\n{files.aligned(rows)}")
 
 
 def convert(args):

@@ -13,6 +13,7 @@ import keras_vit
 from keras_vit.cli import VERBS
 from keras_vit.evaluation import Accuracy, Calibration, ClassReport, Embeddings, FewShot
 from keras_vit.models.costs import layer_costs
+from keras_vit.serving import timing
 from keras_vit.training import TrainResult
 
 KEYS = documented_keys()
@@ -156,6 +157,16 @@ def test_export_and_convert(here, capsys, monkeypatch):
     value, text = values_of(capsys, "convert", *SAVED, "--layout", "timm", "--output", "w.safetensors")
     assert list(value) == KEYS["convert"] and text == "w.safetensors\n"
     assert value == {"output": "w.safetensors", "layout": "timm", "parameters": saved().count_params()}
+
+
+def test_bench(tmp_path, capsys, monkeypatch):
+    (tmp_path / "model_card.json").write_text('{"format": "litert", "preprocessing": {}}')
+    monkeypatch.setattr(timing, "run_python", lambda *words: "[[0.5], [0.25, 0.25]]")
+    value, _ = values_of(capsys, "bench", tmp_path)
+    assert list(value) == KEYS["bench"] and value["speeds"][1] == {
+        **{"batch_size": 8, "calls": 2, "images_per_second": 32},
+        **dict.fromkeys(("p50_ms", "p90_ms", "p99_ms"), 250),
+    }
 
 
 def test_demo(capsys, monkeypatch):

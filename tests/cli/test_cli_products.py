@@ -1,4 +1,4 @@
-"""`keras-vit train`, `export` and `convert`: what they write and print."""
+"""`keras-vit train`, `export`, `bench` and `convert`: what they write and print."""
 
 import json
 import os
@@ -143,6 +143,38 @@ class TestTrainAndExport:
         monkeypatch.setattr(keras_vit, "export", export)
         error = error_of(run(capsys, "export", *SAVED, "--output", "out"))
         assert error == "the exported model must return the same as the model"
+
+
+class TestBench:
+    FOUND = {"folder": "serving/3", "format": "onnx"}
+
+    def test_it_prints_a_table(self, capsys, monkeypatch):
+        asked = []
+        speeds = [
+            {"batch_size": n, "images_per_second": 51.26 * n, "p50_ms": 1, "p90_ms": 2.345, "p99_ms": n}
+            for n in (1, 32)
+        ]
+        monkeypatch.setattr(commands, "measure", lambda *words: asked.append(words) or {**self.FOUND, "speeds": speeds})
+        code, out, err = run(capsys, "bench", "serving", "--batch-size", "32", "--seconds", "2.5")
+        assert (code, err, asked) == (0, "", [("serving", [1, 32], 2.5)])
+        assert [line.split() for line in out.splitlines()] == [
+            ["serving/3", "(onnx)"],
+            ["batch", "images/s", "p50", "ms", "p90", "ms", "p99", "ms"],
+            ["1", "51.3", "1.0", "2.3", "1.0"],
+            ["32", "1640.3", "1.0", "2.3", "32.0"],
+        ]
+        for words, batch_sizes in (([], [1, 8]), (["--batch-size", "1"], [1])):
+            assert run(capsys, "bench", "serving", *words)[0] == 0
+            assert asked[-1] == ("serving", batch_sizes, 10.0)
+
+    def test_mistakes(self, tmp_path, capsys, monkeypatch):
+        assert error_of(run(capsys, "bench", tmp_path)).endswith("it has no model_card.json")
+
+        def measure(*words):
+            raise keras_vit.serving.ExportError("the exported model must run in a fresh process")
+
+        monkeypatch.setattr(commands, "measure", measure)
+        assert error_of(run(capsys, "bench", "serving")) == "the exported model must run in a fresh process"
 
 
 class TestConvert:
