@@ -28,10 +28,10 @@ def time_calls(format, folder, batch_sizes, image_size, seconds):
         image_size: (height, width) of images whose sides are open.
         seconds: time of the calls of a batch size, without the first ones; the last call ends later.
     """
-    call, *inputs = _open(format, folder)
+    call, inputs = _open(format, folder)
     timings = []
     for batch in batch_sizes:
-        once = functools.partial(call, *(_random(batch, image_size, *tensor) for tensor in inputs))
+        once = functools.partial(call, {tensor[0]: _random(batch, image_size, *tensor) for tensor in inputs})
         timeit.timeit(once, number=_WARM_UP)
         times, left = [], seconds
         while left > 0:
@@ -42,22 +42,22 @@ def time_calls(format, folder, batch_sizes, image_size, seconds):
 
 
 def _open(format, folder):
-    """Return a function of arrays, and name, dtype and shape of each of its inputs."""
+    """Return a function of arrays by name, and (name, dtype, shape) of its inputs."""
     if format != "saved_model":
-        return _FRESH["_RUNTIMES"][format](folder)[:2]
+        return _FRESH["RUNTIMES"][format](folder)[:2]
     import tensorflow as tf
 
     signatures = tf.saved_model.load(str(folder)).signatures
     signature = next((signatures[name] for name in _SIGNATURES if name in signatures), None)
     if signature is None:
         sys.exit(f"the SavedModel must have one of the signatures {', '.join(_SIGNATURES)}; it has {[*signatures]}")
-    specs = signature.structured_input_signature[1]
+    specs = signature.structured_input_signature[1].items()
 
-    def call(*arrays):
-        outputs = signature(**dict(zip(specs, map(tf.constant, arrays), strict=True)))
+    def call(arrays):
+        outputs = signature(**{name: tf.constant(array) for name, array in arrays.items()})
         return [output.numpy() for output in outputs.values()]
 
-    return call, *((name, spec.dtype.name, spec.shape) for name, spec in specs.items())
+    return call, [(name, spec.dtype.name, spec.shape) for name, spec in specs]
 
 
 def _random(batch, image_size, name, dtype, shape):

@@ -57,12 +57,12 @@ def test_a_version_is_measured_itself(tmp_path, asked):
 def test_calls_of_a_runtime(monkeypatch):
     calls = []
 
-    def call(images):
-        calls.append(images)
+    def call(arrays):
+        calls.append(arrays["images"])
         time.sleep(0.2 if len(calls) == 1 else 0.01)
 
-    opened = call, ("images", "float32", ["N", 24, None, 3]), ("logits", "float32", ["N", 7])
-    monkeypatch.setitem(fresh_timing._FRESH["_RUNTIMES"], "toy", lambda folder: opened)
+    opened = call, [("images", "float32", ["N", 24, None, 3])], [("logits", "float32", ["N", 7])]
+    monkeypatch.setitem(fresh_timing._FRESH["RUNTIMES"], "toy", lambda folder: opened)
     one, five = fresh_timing.time_calls("toy", pathlib.Path(), [1, 5], [16, 32], 0.1)
     assert 1 <= len(one) <= 11 and 0.01 <= min(one) and max(one) < 0.2  # without the first calls
     ones, fives = (
@@ -90,9 +90,11 @@ def test_an_export_runs(tmp_path, format):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["dpt_depth", "owlv2", "sam_prompts"])  # one input, and those with prompts
+@pytest.mark.parametrize("case", [("dpt_depth", "openvino"), ("owlv2", "onnx"), ("sam_prompts", "saved_model")])
 def test_a_task_model_runs(tmp_path, case):
-    export(keras_vit.load(TESTS / "golden_tasks" / case), tmp_path, check=False)
+    """One input, and inputs with prompts."""
+    file, format = case
+    export(keras_vit.load(TESTS / "golden_tasks" / file), tmp_path, format=format, check=False)
     one, two = timing.measure(tmp_path, [1, 2], 0.1)["speeds"]
     assert one["calls"] > 0 and two["calls"] > 0
 
