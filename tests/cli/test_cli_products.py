@@ -118,6 +118,7 @@ class TestTrainAndExport:
             **dict.fromkeys(("version", "signatures", "top", "tokens", "on_error", "max_pixels", "native_pixels")),
             "jit_compile": None,
             "compute_dtype": None,
+            "runtime": None,
             "format": "openvino",
             "quantization": "int8",
             "calibration": ["a.jpg", "b.jpg"],
