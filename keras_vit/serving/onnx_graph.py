@@ -56,7 +56,7 @@ class Graph:
 
     def constant(self, value, name=None):
         """Return the name of a constant; small constants that are equal have one name."""
-        array = np.asarray(value)
+        array = np.asarray(value, np.int64 if isinstance(value, list) else None)
         array = array.astype(np.int64) if array.dtype == np.int32 else array
         key = (array.dtype.str, array.shape, array.tobytes() if array.nbytes <= _SMALL else name or len(self.arrays))
         if key not in self._small:
@@ -128,16 +128,16 @@ def onnx_graph(traced, names):
     for operation in reachable(traced.outputs):
         if any(tensor.op in taken or tensor.op in changing for tensor in operation.inputs):
             changing[operation] = None
-    for name, array in _constants(traced, changing).items():
+    for name, array in _constants(traced, taken | {*changing}).items():
         known[name] = graph.constant(array, name.removesuffix(":0"))
     for operation in changing:
-        inputs = [known[tensor.name] for tensor in operation.inputs]
         graph.scope, rule, attributes = operation.name, OPERATIONS.get(operation.type), {}
         if operation.type in _CALLS:
             mark = marks[operation.get_attr("f").name]
             rule, attributes = json.loads(mark[_MARK].s) if _MARK in mark else (None, {})
         if rule is None:
             raise ValueError(f"model must use operations that ONNX has; got {operation.type}, {operation.name}")
+        inputs = [known[tensor.name] for tensor in operation.inputs]
         outputs = graph.add(rule, *inputs, **attributes) if isinstance(rule, str) else rule(graph, operation, *inputs)
         outputs = outputs if isinstance(outputs, list) else [outputs]
         known |= {tensor.name: name for tensor, name in zip(operation.outputs, outputs, strict=False)}
@@ -158,7 +158,7 @@ def _described(name, tensor):
 
 
 def _constants(traced, changing):
-    """Return the arrays that the operations in `changing`, or the outputs, read and that depend on no input."""
+    """Return the arrays that operations in `changing`, or the outputs, read and that depend on no input."""
     read = [tensor for operation in changing for tensor in operation.inputs] + traced.outputs
-    read = {tensor.name: tensor for tensor in read if tensor.op not in changing and tensor.op.type != "Placeholder"}
+    read = {tensor.name: tensor for tensor in read if tensor.op not in changing and tensor.dtype != tf.resource}
     return {name: value.numpy() for name, value in zip(read, traced.prune([], list(read.values()))(), strict=True)}
