@@ -39,12 +39,15 @@ def _alias(graph, op, x, *_):
 
 
 def _reduction(kind):
-    return lambda graph, op, x, _: graph.add(kind, x, _integers(op.inputs[1]), keepdims=int(op.get_attr("keep_dims")))
+    def rule(graph, op, x, _):
+        axes, keepdims = _integers(op.inputs[1]), int(op.get_attr("keep_dims"))
+        return graph.add(kind, x, axes, keepdims=keepdims, noop_with_empty_axes=1)
+
+    return rule
 
 
-def _all(graph, op, x, _):
-    x = graph.add("Cast", x, to=TensorProto.INT64)
-    least = graph.add("ReduceMin", x, _integers(op.inputs[1]), keepdims=int(op.get_attr("keep_dims")))
+def _all(graph, op, x, axes):
+    least = _reduction("ReduceMin")(graph, op, graph.add("Cast", x, to=TensorProto.INT64), axes)
     return graph.add("Cast", least, to=TensorProto.BOOL)
 
 
@@ -74,13 +77,19 @@ def _floor_div(graph, op, x, y):
     return graph.add("Div", graph.add("Sub", x, graph.add("Mod", x, y)), y)  # Div rounds towards zero
 
 
+def _floor_mod(graph, op, x, y):
+    if op.outputs[0].dtype.is_floating:  # the Mod of ONNX has the sign of x for these
+        return graph.add("Sub", x, graph.add("Mul", _floor_div(graph, op, x, y), y))
+    return graph.add("Mod", x, y)
+
+
 def _cast(graph, op, x):
     before, after = dtype_of(op.inputs[0]), dtype_of(op.outputs[0])
     return x if before == after else graph.add("Cast", x, to=after)
 
 
 def _zeros_like(graph, op, x):
-    return graph.add("Mul", x, op.outputs[0].dtype.as_numpy_dtype(0))
+    return graph.add("Expand", op.outputs[0].dtype.as_numpy_dtype(0), graph.add("Shape", x))
 
 
 def _pack(graph, op, *parts):
@@ -104,7 +113,9 @@ def _split(graph, op, _, x):
 
 def _split_in_sizes(graph, op, x, sizes, _):
     (axis,) = _integers(op.inputs[2])
-    return graph.add("Split", x, sizes, outputs=len(op.outputs), axis=axis)
+    known = [part.shape[axis] for part in op.outputs]
+    # -1 stands for the rest in TensorFlow alone
+    return graph.add("Split", x, sizes if None in known else known, outputs=len(op.outputs), axis=axis)
 
 
 def _strided_slice(graph, op, x, begin, end, _):
@@ -176,8 +187,11 @@ def _gather(graph, op, x, places, _):
 
 
 def _one_hot(graph, op, places, depth, on, off):
-    values = _joined(graph, [graph.add("Unsqueeze", value, [0]) for value in (off, on)])
-    return graph.add("OneHot", places, depth, values, axis=op.get_attr("axis"))
+    rank = op.outputs[0].shape.rank  # OneHot of ONNX counts negative places from the end
+    axis = op.get_attr("axis") % rank
+    numbers = graph.add("Range", np.int64(0), depth, np.int64(1))
+    numbers = graph.add("Unsqueeze", numbers, [other for other in range(rank) if other != axis])
+    return graph.add("Where", graph.add("Equal", graph.add("Unsqueeze", places, [axis]), numbers), on, off)
 
 
 def _arg_max(graph, op, x, _):
@@ -208,11 +222,22 @@ def _einsum(graph, op, *inputs):
 
 def _windows(op):
     """Return attributes of a convolution or a pooling: strides and padding."""
+    _check_channels_last(op)
     padding, attributes = op.get_attr("padding").decode(), {"strides": list(op.get_attr("strides")[1:3])}
     if padding == "EXPLICIT":
         _, _, top, bottom, left, right, _, _ = op.get_attr("explicit_paddings")
         return attributes | {"pads": [top, left, bottom, right]}
     return attributes | {"auto_pad": "SAME_UPPER" if padding == "SAME" else "VALID"}
+
+
+def _check_channels_last(op):
+    if op.get_attr("data_format") != b"NHWC":
+        raise ValueError(f"data_format must be NHWC; got {op.get_attr('data_format').decode()} in {op.name}")
+
+
+def _bias(graph, op, x, bias):
+    _check_channels_last(op)
+    return graph.add("Add", x, bias)
 
 
 def _on_maps(graph, kind, x, *weights, **attributes):
@@ -223,23 +248,39 @@ def _on_maps(graph, kind, x, *weights, **attributes):
 
 def _convolution(graph, op, x, kernel):
     groups = op.inputs[0].shape[-1] // op.inputs[1].shape[2]
-    kernel, dilations = graph.transposed(kernel, (3, 2, 0, 1)), list(op.get_attr("dilations")[1:3])
-    return _on_maps(graph, "Conv", x, kernel, group=groups, dilations=dilations, **_windows(op))
+    return _convolved(graph, op, x, graph.transposed(kernel, (3, 2, 0, 1)), groups)
 
 
 def _depthwise_convolution(graph, op, x, kernel):
     height, width, channels, multiple = op.inputs[1].shape
     kernel = graph.add("Reshape", graph.transposed(kernel, (2, 3, 0, 1)), [channels * multiple, 1, height, width])
-    return _on_maps(graph, "Conv", x, kernel, group=channels, **_windows(op))
+    return _convolved(graph, op, x, kernel, channels)
+
+
+def _convolved(graph, op, x, kernel, groups):
+    attributes, dilations = _windows(op), list(op.get_attr("dilations")[1:3])
+    if attributes.get("auto_pad") == "SAME_UPPER" and attributes["strides"] == [1, 1]:
+        # ONNX Runtime has no padding SAME with dilations
+        gaps = [(side - 1) * rate for side, rate in zip(op.inputs[1].shape, dilations, strict=False)]
+        attributes |= {"auto_pad": "NOTSET", "pads": [gap // 2 for gap in gaps] + [gap - gap // 2 for gap in gaps]}
+    return _on_maps(graph, "Conv", x, kernel, group=groups, dilations=dilations, **attributes)
 
 
 def _transposed_convolution(graph, op, _, kernel, x):
-    strides, is_same = op.get_attr("strides")[1:3], op.get_attr("padding") == b"SAME"
-    excess = [side - stride for side, stride in zip(op.inputs[1].shape, strides, strict=False)]
-    cut = [max(side, 0) if is_same else 0 for side in excess]
-    pads = [side // 2 for side in cut] + [side - side // 2 for side in cut]
-    missing = [max(-side, 0) for side in excess]
-    attributes = {"strides": list(strides), "pads": pads, "output_padding": missing}
+    _check_channels_last(op)
+    strides, padding = list(op.get_attr("strides")[1:3]), op.get_attr("padding")
+    if padding == b"EXPLICIT" or set(op.get_attr("dilations")) != {1}:
+        raise ValueError(f"{op.name} must have the padding SAME or VALID, and no dilation")
+    begins, ends, missing = [], [], []
+    sides = zip(op.inputs[2].shape[1:3], op.outputs[0].shape[1:3], op.inputs[1].shape[:2], strides, strict=True)
+    for before, after, side, stride in sides:
+        if before is None or after is None:  # Keras's choice of several possible sizes
+            before, after = 1, stride if padding == b"SAME" else max(side, stride)
+        excess = (before - 1) * stride + side - after
+        begins.append(max(excess, 0) // 2)
+        ends.append(max(excess, 0) - begins[-1])
+        missing.append(max(-excess, 0))
+    attributes = {"strides": strides, "pads": begins + ends, "output_padding": missing}
     return _on_maps(graph, "ConvTranspose", x, graph.transposed(kernel, (3, 2, 0, 1)), **attributes)
 
 
@@ -255,12 +296,13 @@ OPERATIONS = {
     **{name: name for name in ("Pow", "Range", "Relu", "Reshape", "Round", "Shape", "Sigmoid", "Sign", "Sin", "Size")},
     **{name: name for name in ("Softmax", "LogSoftmax", "Softplus", "Sqrt", "Sub", "Log", "Tanh", "Tile", "Mul")},
     **dict.fromkeys(("Identity", "StopGradient", "PreventGradient", "EnsureShape", "PlaceholderWithDefault"), _alias),
-    **dict.fromkeys(("Add", "AddV2", "BiasAdd"), "Add"),
+    **dict.fromkeys(("Add", "AddV2"), "Add"),
     "AddN": "Sum",
     "All": _all,
     "ArgMax": _arg_max,
     "AvgPool": _pooling("AveragePool"),
     "BatchMatMulV2": _product("adj_x", "adj_y"),
+    "BiasAdd": _bias,
     "BroadcastTo": "Expand",
     "Cast": _cast,
     "ConcatV2": _concat,
@@ -272,7 +314,7 @@ OPERATIONS = {
     "ExpandDims": _expand_dims,
     "Fill": lambda graph, op, shape, value: graph.add("Expand", value, shape),
     "FloorDiv": _floor_div,
-    "FloorMod": "Mod",
+    "FloorMod": _floor_mod,
     "GatherNd": "GatherND",
     "GatherV2": _gather,
     "GreaterEqual": "GreaterOrEqual",
