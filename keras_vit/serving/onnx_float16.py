@@ -24,6 +24,7 @@ _WIDE: tuple[str, ...] = (
     "Cast",
 )
 _WIDE += ("Exp", "Log", "Pow", "Sqrt", "Reciprocal", "Sin", "Cos")
+_WIDE += ("Range",)  # has no float16 in ONNX
 _BEFORE = ("Add", "Sub", "Mul", "Neg", "Abs")  # are in float32 if only such operations read them
 
 

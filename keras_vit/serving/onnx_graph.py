@@ -150,9 +150,10 @@ def onnx_graph(traced, names):
 
 
 def _described(name, tensor):
-    """Return an input or output of the graph; the open sides of images are named."""
-    sides = ("batch", *(("height", "width") if name == "images" else ("rows", "columns")))
-    shape = [side or (sides[axis] if axis < len(sides) else f"axis_{axis}") for axis, side in enumerate(tensor.shape)]
+    """Return an input or output of the graph; open sides of the same name must have the same length."""
+    known = {"images": ("batch", "height", "width"), "queries": ("queries",)}.get(name, ("batch",))
+    sides = dict(enumerate(known))
+    shape = [side or sides.get(axis, f"{name}_{axis}") for axis, side in enumerate(tensor.shape)]
     dtype = TensorProto.INT32 if tensor.dtype == tf.int32 else dtype_of(tensor)
     return helper.make_tensor_value_info(name, dtype, shape)
 

@@ -22,7 +22,8 @@ _DTYPES = {
 def dtype_of(tensor):
     """Return the dtype of ONNX of a tensor of TensorFlow. For int32 it is int64, which shapes have in ONNX."""
     if tensor.dtype not in _DTYPES:
-        raise ValueError(f"tensors must be of {', '.join(dtype.name for dtype in _DTYPES)}; got {tensor}")
+        known = ", ".join(dtype.name for dtype in _DTYPES)
+        raise ValueError(f"tensors must be of {known} (layers of 16 bits need the policy 'float32'); got {tensor}")
     return _DTYPES[tensor.dtype]
 
 
