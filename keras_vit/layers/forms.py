@@ -88,7 +88,8 @@ def as_one_node(kind, call, *inputs, **attributes):
 def gelu(x, approximate, training=False):
     """Return GELU(x) (arXiv 1606.08415), the tanh approximation if `approximate`, else with erf."""
     if is_for(CONVERTER):
-        return as_one_node("Gelu", _FORWARD[approximate], x, approximate="tanh" if approximate else "none")
+        form = functools.partial(ops.gelu, approximate=approximate)  # which LiteRT recognises
+        return as_one_node("Gelu", form, x, approximate="tanh" if approximate else "none")
     if keras.backend.backend() != "tensorflow":
         return ops.gelu(x, approximate=approximate)
     if not training:
@@ -160,7 +161,7 @@ def _layer_norm(x, gamma, beta, epsilon, otherwise):
     if is_for(ONEDNN) and x.dtype in ("float32", "bfloat16") and len(x.shape) in (2, 3):  # the remapper supports these
         return _batch_norm(x, gamma, beta, epsilon)
     if is_for(CONVERTER):
-        norm = functools.partial(ops.layer_normalization, axis=-1, epsilon=epsilon)
+        norm = functools.partial(_quotient, epsilon=epsilon)
         return as_one_node("LayerNormalization", norm, x, gamma, beta, axis=-1, epsilon=epsilon)
     if keras.backend.backend() != "tensorflow" or keras.utils.is_keras_tensor(x):  # XLA decides what JAX stores
         return otherwise(x)
@@ -213,6 +214,13 @@ def _batch_norm(x, gamma, beta, epsilon):
     outputs = tf.add(tf.reshape(normalised, shape) * gamma, beta)  # Keras's addition may become a BiasAdd
     outputs.set_shape(x.shape)
     return outputs
+
+
+def _quotient(x, gamma, beta, epsilon):
+    """Return the layer norm in fewer operations of LiteRT than `ops.layer_normalization` has."""
+    centred = x - ops.mean(x, axis=-1, keepdims=True)
+    deviation = ops.sqrt(ops.mean(ops.square(centred), axis=-1, keepdims=True) + epsilon)
+    return centred / deviation * gamma + beta
 
 
 def check_in_call(x, message, is_right, found):
