@@ -312,8 +312,8 @@ def _write(model, folder, format, options):
     except Exception as error:  # from TensorFlow or a converter
         raise ExportError(f"the model cannot be written as {format!r}: {error}") from error
     if format != "saved_model":  # a SavedModel has its labels in assets/
-        if not is_encoder(model):
-            (folder / "labels.txt").write_text("".join(f"{label}\n" for label in logit_names(model)), encoding="utf-8")
+        if labels := () if is_encoder(model) else logit_names(model):
+            (folder / "labels.txt").write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
         (folder / "README.txt").write_text(file_instructions(format, model), encoding="utf-8")
 
 
