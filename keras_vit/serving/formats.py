@@ -101,6 +101,7 @@ def _write_onnx(model, folder, *, quantization, calibration, **options):
     if quantization is not None:
         path = folder / "model.onnx"
         onnx.save(_unsigned(_quantized(onnx.load(path), model, calibration)), path)
+        (folder / "model.onnx.data").unlink(missing_ok=True)  # weights of the float model, if it is large
 
 
 def _unsigned(model):
