@@ -35,7 +35,7 @@ ROWS = [("DINOv3", True), ("EVA-02", False)]
 ROWS += [(name, False) for name in FAMILIES if name != "EVA-02"] + [(name, True) for name in OPEN[1:]]
 CASES = {path.parent.name: json.loads(path.read_text()) for path in TESTS.glob("golden_tasks/*/case.json")}
 CASES = {name: case for name, case in CASES.items() if case.get("class") in TASK_CLASSES}
-TASKS = sorted(CASES, key=lambda name: name != "sam_prompts")
+TASKS = sorted(CASES, key=lambda name: name != "owlv2")
 TASK_ROOTS = {"dpt_hybrid", "owlv2"}  # group norms; vectors of length 1
 
 
