@@ -8,6 +8,7 @@ from faults import assert_no_faults, for_each
 
 tf = pytest.importorskip("tensorflow")
 onnx_graph = pytest.importorskip("keras_vit.serving.onnx_graph")
+onnx_float16 = pytest.importorskip("keras_vit.serving.onnx_float16")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 from keras_vit.serving.onnx_operations import OPERATIONS  # noqa: E402
@@ -309,17 +310,34 @@ def named(calls, tensors):
     return outputs
 
 
-def fault_of(name, folder):
-    """What a row shows: outputs of another dtype, shape or value than TensorFlow's."""
+def doubled(outputs):
+    return {key: x * 2.0 if x.dtype == tf.float32 else x for key, x in outputs.items()}
+
+
+def fault_of(name, folder, is_half=False):
+    """What a row shows: outputs of another dtype, shape or value than TensorFlow's.
+
+    With `is_half`, the operations are in float16 unless they cannot be.
+    """
+    share = 0.03 if is_half else 2e-6
     groups = {}  # the cases with the same arrays are one graph
     for call, *arrays in ROWS[name]:
         groups.setdefault(tuple(map(id, arrays)), (arrays, []))[1].append(call)
     for arrays, calls in groups.values():
-        whole = lambda *tensors, calls=calls: named(calls, tensors)  # noqa: E731
+
+        def whole(*tensors, calls=calls):
+            if not is_half:
+                return named(calls, tensors)
+            tensors = doubled(dict(enumerate(tensors))).values()  # the inputs and outputs of a graph are float32
+            return doubled(named(calls, tensors))
+
         try:
             function, names = traced(whole, *arrays)
             assert name in {operation.type for operation in reachable(function.outputs)}
-            onnx_graph.onnx_graph(function, names).save(folder, {})
+            graph = onnx_graph.onnx_graph(function, names)
+            if is_half:
+                onnx_float16.to_float16(graph, {})
+            graph.save(folder, {})
             session = onnxruntime.InferenceSession(folder / "model.onnx")
             keys = [output.name for output in session.get_outputs()]
             for count in (3, 1):
@@ -329,7 +347,8 @@ def fault_of(name, folder):
                 found = session.run(keys, dict(zip(names, given, strict=True)))
                 for key, value in zip(keys, found, strict=True):
                     wanted = expected[key].numpy()
-                    np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=2e-6, err_msg=key)
+                    limits = {"rtol": 0.01 if is_half else 1e-5, "atol": share}
+                    np.testing.assert_allclose(value, wanted, **limits, err_msg=key)
                     assert value.dtype == wanted.dtype and value.shape == wanted.shape, key
         except Exception as error:
             return f"{type(error).__name__}: {str(error)[:400]}"
@@ -342,6 +361,11 @@ def test_the_table_has_these_rows():
 
 def test_they_compute_what_tensorflow_does(tmp_path):
     assert_no_faults(functools.partial(fault_of, folder=tmp_path), {name: name for name in ROWS})
+
+
+@pytest.mark.slow
+def test_they_compute_the_same_in_float16(tmp_path):
+    assert_no_faults(functools.partial(fault_of, folder=tmp_path, is_half=True), {name: name for name in ROWS})
 
 
 @for_each(
