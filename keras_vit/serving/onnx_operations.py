@@ -8,6 +8,8 @@ import numpy as np
 import tensorflow as tf
 from onnx import TensorProto
 
+from keras_vit.files import read_table
+
 _END = 2**31 - 1  # of a slice that has none
 _CHANNELS_FIRST, _CHANNELS_LAST = (0, 3, 1, 2), (0, 2, 3, 1)
 _DTYPES = {
@@ -50,10 +52,6 @@ def _reduction(kind):
 def _all(graph, op, x, axes):
     least = _reduction("ReduceMin")(graph, op, graph.add("Cast", x, to=TensorProto.INT64), axes)
     return graph.add("Cast", least, to=TensorProto.BOOL)
-
-
-def _not(kind):
-    return lambda graph, op, *inputs: graph.add("Not", graph.add(kind, *inputs))
 
 
 def _square(graph, op, x):
@@ -195,11 +193,6 @@ def _one_hot(graph, op, places, depth, on, off):
     return graph.add("Where", graph.add("Equal", graph.add("Unsqueeze", places, [axis]), numbers), on, off)
 
 
-def _arg_max(graph, op, x, _):
-    (axis,) = _integers(op.inputs[1])
-    return graph.add("ArgMax", x, axis=axis, keepdims=0)
-
-
 def _top_k(graph, op, x, count):
     return graph.add("TopK", x, graph.add("Unsqueeze", count, [0]), outputs=2)
 
@@ -293,18 +286,12 @@ def _pooling(kind):
 
 
 OPERATIONS = {
-    **{name: name for name in ("Abs", "Ceil", "Cos", "Elu", "Equal", "Erf", "Exp", "Floor", "Greater", "Less", "Neg")},
-    **{name: name for name in ("Pow", "Range", "Relu", "Reshape", "Round", "Shape", "Sigmoid", "Sign", "Sin", "Size")},
-    **{name: name for name in ("Softmax", "LogSoftmax", "Softplus", "Sqrt", "Sub", "Log", "Tanh", "Tile", "Mul")},
-    **dict.fromkeys(("Identity", "StopGradient", "PreventGradient", "EnsureShape", "PlaceholderWithDefault"), _alias),
-    **dict.fromkeys(("Add", "AddV2"), "Add"),
-    "AddN": "Sum",
+    **{row["tensorflow"]: row["onnx"] for row in read_table("serving/onnx_operations.tsv")},
+    **dict.fromkeys(("Identity", "StopGradient"), _alias),
     "All": _all,
-    "ArgMax": _arg_max,
     "AvgPool": _pooling("AveragePool"),
     "BatchMatMulV2": _product("adj_x", "adj_y"),
     "BiasAdd": _bias,
-    "BroadcastTo": "Expand",
     "Cast": _cast,
     "ConcatV2": _concat,
     "Conv2D": _convolution,
@@ -316,30 +303,19 @@ OPERATIONS = {
     "Fill": lambda graph, op, shape, value: graph.add("Expand", value, shape),
     "FloorDiv": _floor_div,
     "FloorMod": _floor_mod,
-    "GatherNd": "GatherND",
     "GatherV2": _gather,
-    "GreaterEqual": "GreaterOrEqual",
     "IdentityN": lambda graph, op, *inputs: list(inputs),
-    "LessEqual": "LessOrEqual",
-    "LogicalAnd": "And",
-    "LogicalNot": "Not",
-    "LogicalOr": "Or",
     "MatMul": _product("transpose_a", "transpose_b"),
     "Max": _reduction("ReduceMax"),
     "MaxPool": _pooling("MaxPool"),
-    "Maximum": "Max",
     "Mean": _reduction("ReduceMean"),
     "Min": _reduction("ReduceMin"),
-    "Minimum": "Min",
-    "NotEqual": _not("Equal"),
     "OneHot": _one_hot,
     "Pack": _pack,
     "Pad": _pad,
     "PadV2": _pad,
     "Prod": _reduction("ReduceProd"),
-    "RealDiv": "Div",
     "Rsqrt": _rsqrt,
-    "SelectV2": "Where",
     "Split": _split,
     "SplitV": _split_in_sizes,
     "Square": _square,
