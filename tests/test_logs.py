@@ -14,7 +14,7 @@ import keras_vit
 from keras_vit.logs import LOGGER
 
 PACKAGE = pathlib.Path(keras_vit.__file__).parent
-PROGRAMS = ("serving/fresh_process.py",)  # their own standard output is their answer
+PROGRAMS = ("serving/fresh_process.py", "serving/fresh_timing.py")  # their own standard output is their answer
 
 REPORT = """
 import keras_vit

@@ -124,11 +124,11 @@ def onnx_graph(traced, names):
     for tensor, name in zip(traced.inputs, names, strict=False):  # the variables follow
         graph.inputs.append(_described(name, tensor))
         known[tensor.name] = graph.add("Cast", name, to=TensorProto.INT64) if tensor.dtype == tf.int32 else name
-    taken = {tensor.op for tensor in traced.inputs[: len(names)]}
+    taken = dict.fromkeys(tensor.op for tensor in traced.inputs[: len(names)])
     for operation in reachable(traced.outputs):
         if any(tensor.op in taken or tensor.op in changing for tensor in operation.inputs):
             changing[operation] = None
-    for name, array in _constants(traced, taken | {*changing}).items():
+    for name, array in _constants(traced, taken | changing).items():
         known[name] = graph.constant(array, name.removesuffix(":0"))
     for operation in changing:
         graph.scope, rule, attributes = operation.name, OPERATIONS.get(operation.type), {}

@@ -203,7 +203,7 @@ def test_a_folder_that_cannot_be_written(model, tmp_path, monkeypatch):
     [
         (
             {"format": "pickle"},
-            "format must be one of 'saved_model', 'onnx', 'litert', 'openvino'; got format='pickle'",
+            "format must be one of 'saved_model', 'onnx', 'litert', 'openvino', 'web'; got format='pickle'",
         ),
         ({"version": 0}, "version must be an integer of at least 1; got version=0"),
         ({"top": 0}, "top must be an integer of at least 1; got top=0"),
@@ -220,11 +220,11 @@ def test_a_folder_that_cannot_be_written(model, tmp_path, monkeypatch):
         ({"check": [b"no image"]}, "images[0] must be an image"),
         ({"check": False, "tolerance": 0.5}, "tolerance requires a check"),
         ({"on_error": "skip"}, "on_error must be one of 'row', 'raise'; got on_error='skip'"),
-        ({"compute_dtype": "float16"}, "compute_dtype must be one of None, 'float32', 'bfloat16'"),
+        ({"compute_dtype": "float64"}, "compute_dtype must be one of None, 'float32', 'float16', 'bfloat16'"),
         ({"jit_compile": "auto"}, "jit_compile must be True or False"),
         (
             {"quantization": "int8"},
-            "quantization is an option of format 'onnx', 'litert', 'openvino'; got quantization='int8'",
+            "quantization is an option of format 'onnx', 'litert', 'openvino', 'web'; got quantization='int8'",
         ),
         ({"format": "onnx", "top": 3}, "top is an option of format 'saved_model'; got top=3 with format='onnx'"),
         ({"format": "litert", "quantization": "int4"}, "quantization must be one of None, 'int8'"),
