@@ -17,6 +17,7 @@ RUNTIME = pathlib.Path(
 NEEDS = "needs a browser (apt-get install chromium chromium-driver) and onnxruntime-web (CONTRIBUTING.md, Exports)"
 HAS_ALL = bool(CHROMIUM and DRIVER) and RUNTIME.is_dir()
 _PATIENCE = 120  # seconds
+SOFTWARE_GPU = ("--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader", "--enable-features=Vulkan")
 
 _CALL = """
 const [body, names, texts, more, done] = arguments;
@@ -36,7 +37,7 @@ class Page:
     """
 
     def __init__(self, driver, url):
-        self.driver, self.url = driver, url
+        self.driver, self.url, self.host = driver, url, url.rstrip("/")
 
     def load(self):
         """Open the page and return what it says when it is ready."""
@@ -59,7 +60,7 @@ class Page:
 
 
 @contextlib.contextmanager
-def opened(folder, isolated=True, size=(1280, 800), dark=False):
+def opened(folder, isolated=True, size=(1280, 800), dark=False, words=()):
     """A `Page` of a folder, its server, and the list of the paths that were asked for."""
     from selenium import webdriver
 
@@ -78,8 +79,8 @@ def opened(folder, isolated=True, size=(1280, 800), dark=False):
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     options.set_capability("goog:loggingPrefs", {"performance": "ALL"})
-    words = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", f"--window-size={size[0]},{size[1]}"]
-    for word in [*words, *(["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] if dark else [])]:
+    usual = ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", f"--window-size={size[0]},{size[1]}"]
+    for word in [*usual, *words, *(["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] if dark else [])]:
         options.add_argument(word)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Handler, directory=str(folder))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import http.client
 import io
 import json
 import pathlib
@@ -9,7 +10,7 @@ import shutil
 import tarfile
 import tempfile
 
-from keras_vit.checkpoints.transfer import transfer
+from keras_vit.checkpoints.transfer import TooLarge, transfer
 from keras_vit.evaluation.outputs import logit_names
 from keras_vit.files import keras_home
 from keras_vit.models.encoders import find_encoder, score_activations
@@ -57,17 +58,19 @@ def write_page(model, folder, runtime):
 
 def _about(model, folder):
     """Return what the page knows about the model."""
-    preprocessing, encoder = model.preprocessing, find_encoder(model)
+    preprocessing, encoder, has_classes = model.preprocessing, find_encoder(model), not is_encoder(model)
     weights = getattr(encoder, "weights_source", None)
-    own, usual = (None, None) if is_encoder(model) else score_activations(model)
+    own, usual = score_activations(model) if has_classes else (None, None)
+    labels = logit_names(model) if has_classes and model.labels else None
+    shown = "Classes of photos" if labels else "Classes by number, as their names are unknown"
     size = (folder / "model.onnx").stat().st_size
     known = preprocessing.to_dict() | {name: getattr(preprocessing, name) for name in ("image_size", "channels")}
     return {
         "name": encoder.config.name if encoder else model.name,
-        "text": f"{'Nearest photos' if is_encoder(model) else 'Classes of photos'}; weights: {weights or 'unknown'}",
+        "text": f"{shown if has_classes else 'Nearest photos'}; weights: {weights or 'unknown'}",
         "output": class_scores(model),
         "activation": None if own else usual,
-        "labels": None if is_encoder(model) or not model.labels else logit_names(model),
+        "labels": labels,
         "preprocessing": known,
         "bytes": size,
     }
@@ -75,6 +78,8 @@ def _about(model, folder):
 
 def _given(folder):
     """Return the folder in which the runtime is; the user names it."""
+    if not folder.is_dir():
+        raise FileNotFoundError(f"runtime must be a folder with the files of onnxruntime-web; {folder} does not exist")
     found = folder / "dist" if (folder / "dist").is_dir() else folder
     missing = [name for name in RUNTIME if not (found / name).is_file()]
     if missing:
@@ -90,7 +95,7 @@ def _downloaded():
     archive = io.BytesIO()
     try:
         transfer(ARCHIVE, archive, _MAX_ARCHIVE)
-    except OSError as error:
+    except (OSError, http.client.HTTPException, TooLarge) as error:
         raise ConnectionError(f"{ARCHIVE} did not arrive ({error}): download it elsewhere and pass runtime=") from error
     if base64.b64encode(hashlib.sha512(archive.getvalue()).digest()).decode() != SHA512:
         raise ValueError(f"{ARCHIVE} must have the SHA-512 {SHA512}; it has another one (pass runtime= instead)")
@@ -102,5 +107,9 @@ def _downloaded():
         for name in RUNTIME:
             with members.extractfile(f"package/dist/{name}") as member:
                 (partial / name).write_bytes(member.read(_MAX_FILE))
-        partial.rename(target)
+        try:
+            partial.rename(target)
+        except OSError:
+            if not target.is_dir():  # another process may have written it in the meantime
+                raise
     return target

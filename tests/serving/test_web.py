@@ -5,13 +5,17 @@ import hashlib
 import io
 import json
 import shutil
+import struct
 import tarfile
+import threading
+import time
 
 import keras
 import numpy as np
 import PIL.Image
 import pytest
 import web_page
+from download_server import Server, send
 from drawn import draw, encode
 from served import LABELS, make_model
 
@@ -60,8 +64,10 @@ def test_the_folder(runtime, tmp_path):
 
 def test_what_cannot_be_a_page(runtime, tmp_path):
     model = make_model()
-    with pytest.raises(FileNotFoundError, match="runtime must have the files of onnxruntime-web; .* has no ort.webgpu"):
+    with pytest.raises(FileNotFoundError, match="runtime must be a folder with .*; .*none does not exist"):
         export(model, tmp_path / "page", "web", runtime=tmp_path / "none", check=False)
+    with pytest.raises(FileNotFoundError, match="runtime must have the files of onnxruntime-web; .* has no ort.webgpu"):
+        export(model, tmp_path / "page", "web", runtime=tmp_path, check=False)
     with pytest.raises(ValueError, match="runtime is an option of format 'web'; got runtime="):
         export(model, tmp_path / "page", "onnx", runtime=runtime)
     with pytest.raises(ValueError, match="calibration must be typical images for quantization='int8', and None"):
@@ -104,6 +110,18 @@ def test_the_runtime_is_downloaded_once_and_its_hash_is_checked(tmp_path, monkey
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "other"))
     with pytest.raises(ConnectionError, match=r"web.tgz did not arrive .*download it elsewhere and pass runtime="):
         export(make_model(), tmp_path / "page", "web", check=False)
+    server = Server()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(web, "ARCHIVE", f"{server.address}/web.tgz")
+    broken = {"200 of 900 bytes": (200, 900), "sends 67108865 or more": (1, 2**26 + 1)}
+    for reason, (sent, stated) in broken.items():
+        server.answer = lambda handler, body=bytes(sent), stated=stated: send(handler, body, stated)
+        with pytest.raises(ConnectionError, match="did not arrive .*" + reason.replace(" of ", " out of ")):
+            web._downloaded()
+    server.answer = lambda handler: send(handler, stream.getvalue())
+    assert sorted(path.name for path in web._downloaded().iterdir()) == sorted(web.RUNTIME)
+    server.shutdown()
+    server.server_close()
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +154,32 @@ def photos():
         "large.png": encode(draw(5, (700, 500))),
         "noise.png": encode(PIL.Image.fromarray(rng.integers(0, 256, (61, 83, 3), np.uint8))),
         "turned.jpg": encode(image, "JPEG", quality=95, subsampling=0, exif=turned),
+        "profile.jpg": encode(image, "JPEG", quality=95, icc_profile=display_profile()),
+        "cmyk.jpg": encode(image.convert("CMYK"), "JPEG", quality=95),
+        "clear.webp": encode(PIL.Image.fromarray(alpha), "WEBP", lossless=True, exact=True),
         "photo.jpg": encode(draw(6, (120, 90)), "JPEG", quality=95),
     }
+
+
+def display_profile():
+    """Return an ICC profile with wide primaries (those of Display P3) and a gamma of 2.2, as photos of phones have."""
+
+    def numbers(*values):
+        return b"XYZ \0\0\0\0" + struct.pack(">3i", *(round(value * 2**16) for value in values))
+
+    curve = b"curv\0\0\0\0" + struct.pack(">IH", 1, round(2.2 * 256)) + b"\0\0"
+    white = 0.9642, 1.0, 0.8249
+    tags = {b"wtpt": numbers(*white), b"rTRC": curve, b"gTRC": curve, b"bTRC": curve}
+    tags |= {b"rXYZ": numbers(0.51512, 0.2412, -0.00105), b"gXYZ": numbers(0.29198, 0.69225, 0.04189)}
+    tags |= {b"bXYZ": numbers(0.1571, 0.06657, 0.78407), b"cprt": b"text\0\0\0\0none\0\0\0\0"}
+    tags |= {b"desc": b"desc\0\0\0\0" + struct.pack(">I", 5) + b"wide\0".ljust(83, b"\0")}
+    table, values, start = struct.pack(">I", len(tags)), b"", 132 + 12 * len(tags)
+    for name, value in tags.items():
+        table += name + struct.pack(">II", start + len(values), len(value))
+        values += value
+    head = struct.pack(">I4xI12s6H", start + len(values), 0x02400000, b"mntrRGB XYZ ", 2026, *(1,) * 5)
+    head += b"acsp" + b"\0" * 28 + numbers(*white)[8:]
+    return head.ljust(128, b"\0") + table + values
 
 
 PREPROCESSINGS = [
@@ -215,7 +257,10 @@ def test_each_mistake_is_one_sentence(page):
     }
     for name, (data, expected) in texts.items():
         assert page.answer((name, data)) == expected
-    assert "last photo" in page.answer(("cat.png", encode(draw(0))))  # the page still works
+    good = "cat.png", encode(draw(0))
+    files = [(name, data) for name, (data, _) in texts.items()]
+    assert page.answer(good, *files, good) == " ".join(expected for _, expected in texts.values())  # none is lost
+    assert "last photo" in page.answer(good)  # the page still works
 
 
 @in_a_browser
@@ -233,6 +278,41 @@ def test_what_keeps_the_page_from_starting(folder, tmp_path):
 
 
 @in_a_browser
+def test_a_graphics_processor_that_cannot_run_the_model_is_not_used(folder):
+    """Chromium's software processor has no 16-bit floats, so the first call fails; as a slow one, it is skipped."""
+    as_real = """
+    const ask = navigator.gpu.requestAdapter.bind(navigator.gpu);
+    const named = adapter => adapter && Object.defineProperty(adapter, "info", {value: {}});
+    navigator.gpu.requestAdapter = async () => named(await ask());
+    """
+    with web_page.opened(folder, words=web_page.SOFTWARE_GPU) as (page, _, asked):
+        for source in (None, as_real):
+            if source is not None:
+                page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": source})
+            del asked[:]
+            assert page.load().startswith("Ready (WebAssembly, ")
+            assert ("/runtime/ort-wasm-simd-threaded.asyncify.wasm" in asked) == (source is not None)
+            assert page.answer(("a.png", encode(draw(0)))).startswith("WebAssembly, ")
+        failed = [entry["message"] for entry in page.driver.get_log("browser")]
+        assert any("f16" in message for message in failed), failed
+
+
+@in_a_browser
+def test_a_photo_that_is_dropped_too_early_does_not_replace_the_page(page):
+    drop = "const drop = new DragEvent('drop', {bubbles: true, cancelable: true, dataTransfer: new DataTransfer()}); "
+    drop += "drop.dataTransfer.items.add(new File(['x'], 'a.png')); return !document.dispatchEvent(drop)"
+    hold = {"source": "window.fetch = () => new Promise(() => {})"}
+    identifier = page.driver.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", hold)
+    page.driver.get(page.url)
+    assert page.driver.execute_script(drop)
+    assert page.driver.find_element("id", "status").get_attribute("class") != "error"
+    page.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", identifier)
+    page.load()
+    assert page.call(drop.replace("return", "").replace("'x'", "''") + "; await page.answer([])") is None
+    assert page.status() == "a.png is empty: choose another file."
+
+
+@in_a_browser
 def test_offline_and_alone(folder):
     with web_page.opened(folder, isolated=False) as (page, server, asked):
         assert page.load() == "Ready (WebAssembly, 1 thread)."
@@ -242,9 +322,10 @@ def test_offline_and_alone(folder):
         assert asked.count("/model.onnx") == 1
         server.shutdown()
         server.server_close()
-        assert page.load() == "Ready (WebAssembly, 1 thread)."
+        assert page.load().startswith("Ready (WebAssembly, ")
+        assert page.call("return crossOriginIsolated"), "the worker allows threads"
         again = page.call("return [...(await page.run(files[0])).output]", [("a.png", encode(draw(0)))])
-        assert again == first
+        np.testing.assert_allclose(again, first, atol=1e-6)
         hosts = set()
         for entry in page.driver.get_log("performance"):
             message = json.loads(entry["message"])["message"]
@@ -256,6 +337,36 @@ def test_offline_and_alone(folder):
 
 
 @in_a_browser
+def test_a_new_version_replaces_the_old_one_and_no_other_page_of_the_host(folder, tmp_path):
+    """The new version has the same model, and labels that would be markup if they were not text."""
+    labels = [f"<img src=x onerror=document.title='run{place}'>" for place in range(len(LABELS))]
+    new = tmp_path / "new"
+    new.mkdir()
+    shutil.copyfile(folder / "model.onnx", new / "model.onnx")
+    web.write_page(make_model(labels=labels), new, web_page.RUNTIME)
+    for name in ("one", "two"):
+        shutil.copytree(folder, tmp_path / "site" / name)
+    with web_page.opened(tmp_path / "site", isolated=False) as (page, server, asked):
+
+        def best(name):
+            page.url = f"{page.host}/{name}/"
+            page.load()
+            page.answer(("a.png", encode(draw(0))))
+            return page.driver.find_element("css selector", "li").text.splitlines()[0]
+
+        assert (best("one"), best("two")) == ("cat", "cat")
+        shutil.rmtree(tmp_path / "site" / "one")
+        shutil.copytree(new, tmp_path / "site" / "one", copy_function=shutil.copyfile)
+        deadline = time.monotonic() + 30
+        while (found := best("one")) == "cat" and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert found == labels[LABELS.index("cat")] and page.driver.title == make_model().name
+        del asked[:]
+        assert best("one") == found and best("two") == "cat"
+        assert not [path for path in asked if path.endswith(".onnx")]  # both are kept
+
+
+@in_a_browser
 def test_an_encoder_finds_the_nearest_photo_and_a_model_may_have_no_names(tmp_path):
     encoder = export(make_model(include_top=False), tmp_path / "encoder", "web", runtime=web_page.RUNTIME, check=False)
     with web_page.opened(encoder) as (page, *_):
@@ -263,14 +374,16 @@ def test_an_encoder_finds_the_nearest_photo_and_a_model_may_have_no_names(tmp_pa
         photos = [(f"{name}.png", encode(image)) for name, image in {"a": draw(0), "b": draw(1)}.items()]
         page.answer(*photos, ("again.png", encode(draw(0).resize((49, 40)))))
         newest, *_ = page.driver.find_elements("css selector", "article")
-        names = [image.get_attribute("alt") for image in newest.find_elements("css selector", "li img")]
-        scores = [float(row.text) for row in newest.find_elements("css selector", "li")]
+        rows = [row.text.splitlines() for row in newest.find_elements("css selector", "li")]
+        names, scores = [name for name, _ in rows], [float(score) for _, score in rows]
+        assert len(newest.find_elements("css selector", "li img")) == 2
         assert names == ["a.png", "b.png"] and 0.9 < scores[0] <= 1 and scores[1] < scores[0]
     unnamed = export(make_model(labels=None), tmp_path / "unnamed", "web", runtime=web_page.RUNTIME, check=False)
     with web_page.opened(unnamed) as (page, *_):
         page.load()
         page.answer(("a.png", encode(draw(0))))
-        assert "(the model has no names of classes)" in page.driver.find_element("css selector", "li").text
+        assert page.driver.find_element("css selector", "li").text.startswith("class ")
+        assert "Classes by number, as their names are unknown" in page.driver.find_element("id", "about").text
 
 
 @pytest.mark.slow

@@ -46,7 +46,8 @@ function unmultiplied({width, height}, data) {
   gl.bindTexture(gl.TEXTURE_2D, gl.createTexture());
   gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA, gl.RGBA, gl.UNSIGNED_BYTE, arguments[0]);
   gl.bindFramebuffer(gl.FRAMEBUFFER, gl.createFramebuffer());
-  gl.framebufferTexture2D(gl.FRAMEBUFFER, gl.COLOR_ATTACHMENT0, gl.TEXTURE_2D, gl.getParameter(gl.TEXTURE_BINDING_2D), 0);
+  const texture = gl.getParameter(gl.TEXTURE_BINDING_2D);
+  gl.framebufferTexture2D(gl.FRAMEBUFFER, gl.COLOR_ATTACHMENT0, gl.TEXTURE_2D, texture, 0);
   const pixels = new Uint8Array(4 * width * height);
   gl.readPixels(0, 0, width, height, gl.RGBA, gl.UNSIGNED_BYTE, pixels);
   return pixels;
@@ -54,12 +55,10 @@ function unmultiplied({width, height}, data) {
 
 /** Return {height, width, channels, data} without alpha, or with the luma of ITU-R 601-2 (integers, as in Pillow). */
 function withChannels({width, height, data}, channels) {
-  const values = new Float32Array(width * height * channels);
-  for (let i = 0, k = 0; k < values.length; i += 4) {
-    const [red, green, blue] = [data[i], data[i + 1], data[i + 2]];
-    if (channels === 1) values[k++] = (19595 * red + 38470 * green + 7471 * blue + 32768) >> 16;
-    else { values[k++] = red; values[k++] = green; values[k++] = blue; }
-  }
+  const values = new Uint8Array(width * height * channels);
+  for (let i = 0, k = 0; k < values.length; i += 4)
+    if (channels === 1) values[k++] = (19595 * data[i] + 38470 * data[i + 1] + 7471 * data[i + 2] + 32768) >> 16;
+    else for (let c = 0; c < 3; c++) values[k++] = data[i + c];
   return {width, height, channels, data: values};
 }
 
@@ -90,6 +89,8 @@ const KERNELS = {
   bicubic: (...where) => antialiased(cubic, 2, ...where),
 };
 
+const ROUNDED = ["bicubic", "bilinear_antialias"]; // to integers after each axis, as in Pillow
+
 function antialiased(kernel, radius, place, ratio, side) {
   const middle = (place + 0.5) * ratio, wide = Math.max(ratio, 1), weights = [];
   const first = Math.max(Math.ceil(middle - radius * wide - 0.5), 0);
@@ -99,32 +100,39 @@ function antialiased(kernel, radius, place, ratio, side) {
 }
 
 /** Resize one axis of an image (0: rows, 1: columns) to `resized` and return `wanted` values from `start` on. */
-function resizeAxis(image, axis, resized, start, wanted, interpolation) {
-  const {height, width, channels, data} = image, side = axis ? width : height;
-  const rounds = interpolation === "bicubic" || interpolation === "bilinear_antialias"; // as Pillow's bytes
-  const [rows, columns] = axis ? [height, wanted] : [wanted, width];
-  const result = new Float32Array(rows * columns * channels), step = axis ? channels : width * channels;
-  for (let place = 0; place < wanted; place++) {
+function resizeAxis({height, width, channels, data}, axis, resized, start, wanted, interpolation) {
+  const [outer, side, inner] = axis ? [height, width, channels] : [1, height, width * channels];
+  const samples = Array.from({length: wanted}, (_, place) => {
     const [first, weights] = KERNELS[interpolation](place + start, side / resized, side);
-    const total = weights.reduce((sum, weight) => sum + weight, 0), across = axis ? height : width * channels;
-    for (let other = 0; other < across; other++)
-      for (let c = 0; c < (axis ? channels : 1); c++) {
-        let i = axis ? (other * width + first) * channels + c : first * step + other, sum = 0;
-        for (const weight of weights) { sum += weight * data[i]; i += step; }
-        const value = sum / total;
-        result[axis ? (other * wanted + place) * channels + c : place * across + other] =
-          rounds ? Math.min(Math.max(Math.floor(value + 0.5), 0), 255) : value;
+    const total = weights.reduce((sum, weight) => sum + weight, 0);
+    return {first, weights: Float64Array.from(weights, weight => weight / total)};
+  });
+  const result = new Float32Array(outer * wanted * inner);
+  let k = 0;
+  for (let row = 0; row < outer; row++)
+    for (const {first, weights} of samples)
+      for (let column = 0; column < inner; column++) {
+        let i = (row * side + first) * inner + column, sum = 0;
+        for (let tap = 0; tap < weights.length; tap++, i += inner) sum += weights[tap] * data[i];
+        result[k++] = sum;
       }
-  }
-  return {height: rows, width: columns, channels, data: result};
+  if (ROUNDED.includes(interpolation))
+    for (k = 0; k < result.length; k++) result[k] = Math.min(Math.max(Math.floor(result[k] + 0.5), 0), 255);
+  return {height: axis ? height : wanted, width: axis ? wanted : width, channels, data: result};
 }
 
 /** Return the image as the model expects it: Float32Array (height, width, channels), values 0 to 255. */
 function prepare(image, preprocessing) {
   const {size, pad, rounding, interpolation, image_size: target, mean} = preprocessing;
-  const isPillow = interpolation === "bicubic" || interpolation === "bilinear_antialias";
-  if (!isPillow && !Array.isArray(size)) image = middle(image);
-  const sides = [image.height, image.width], least = Math.min(...sides);
+  const isPillow = ROUNDED.includes(interpolation);
+  let sides = [image.height, image.width];
+  const least = Math.min(...sides);
+  if (!isPillow && !Array.isArray(size) && Math.max(...sides) > MAX_ELONGATION * least) {
+    const starts = sides.map(side => Math.floor(Math.max(side - MAX_ELONGATION * least, 0) / 2));
+    for (const axis of [0, 1])
+      image = resizeAxis(image, axis, sides[axis], starts[axis], sides[axis] - 2 * starts[axis], "nearest");
+    sides = [image.height, image.width];
+  }
   const scale = pad ? Math.min(size[0] / sides[0], size[1] / sides[1]) : 0;
   const resized = pad ? sides.map(side => Math.max(Math.floor(side * scale + 0.5), 1))
     : Array.isArray(size) ? size
@@ -138,18 +146,6 @@ function prepare(image, preprocessing) {
   for (const axis of order)
     image = resizeAxis(image, axis, resized[axis], start[axis], wanted[axis], interpolation);
   return pad ? framed(image, target, mean) : image.data;
-}
-
-function middle({height, width, channels, data}) {
-  const longest = MAX_ELONGATION * Math.min(height, width);
-  const [top, left] = [height, width].map(side => Math.floor(Math.max(side - longest, 0) / 2));
-  const [rows, columns] = [height - 2 * top, width - 2 * left];
-  const cut = new Float32Array(rows * columns * channels);
-  for (let row = 0; row < rows; row++) {
-    const from = ((row + top) * width + left) * channels;
-    cut.set(data.subarray(from, from + columns * channels), row * columns * channels);
-  }
-  return {height: rows, width: columns, channels, data: cut};
 }
 
 function framed({height, width, channels, data}, [rows, columns], mean) {
@@ -168,11 +164,15 @@ async function pixels(file, preprocessing = about.preprocessing) {
 
 /** Return {pixels, output, milliseconds} of a file; `output` are the probabilities of all classes, or the features. */
 async function run(file) {
-  const started = performance.now(), data = await pixels(file);
-  const [height, width] = about.preprocessing.image_size;
-  const images = new ort.Tensor("float32", data, [1, height, width, about.preprocessing.channels]);
-  const output = Float64Array.from((await session.run({images}))[about.output].data);
-  return {pixels: data, output: activated(output), milliseconds: performance.now() - started};
+  const started = performance.now(), data = await pixels(file), output = activated(await call(data));
+  return {pixels: data, output, milliseconds: performance.now() - started};
+}
+
+/** Return the output of the model for one input. */
+async function call(data) {
+  const {image_size: [height, width], channels} = about.preprocessing;
+  const images = new ort.Tensor("float32", data, [1, height, width, channels]);
+  return Float64Array.from((await session.run({images}))[about.output].data);
 }
 
 function activated(values) {
@@ -183,7 +183,7 @@ function activated(values) {
   return powers.map(x => x / total);
 }
 
-const label = place => about.labels ? about.labels[place] : `class ${place} (the model has no names of classes)`;
+const label = place => about.labels ? about.labels[place] : `class ${place}`;
 const best = (values, count) => [...values.keys()].sort((a, b) => values[b] - values[a]).slice(0, count);
 
 function cosine(a, b) {
@@ -205,30 +205,41 @@ function element(kind, properties, ...children) {
 }
 
 /** Show the answer for a photo above the others. */
-function show(file, {output, milliseconds}) {
+function show(file, {output}) {
   const address = URL.createObjectURL(file), list = element("ol", {});
-  const row = (first, score, text) => list.append(
-    element("li", {}, first, element("span", {textContent: text}), element("meter", {value: Math.max(score, 0)})));
+  const row = (name, score, text, ...images) => list.append(element("li", {}, ...images,
+    element("span", {textContent: name}), element("span", {textContent: text}),
+    element("meter", {value: Math.max(score, 0), ariaLabel: text})));
   if (about.output !== "features")
     for (const place of best(output, 5))
-      row(element("span", {textContent: label(place)}), output[place], `${(100 * output[place]).toFixed(1)} %`);
+      row(label(place), output[place], `${(100 * output[place]).toFixed(1)} %`);
   else {
     const scores = kept.map(other => cosine(output, other.features));
-    for (const place of best(scores, 5))
-      row(element("img", {src: kept[place].address, alt: kept[place].name}), scores[place], scores[place].toFixed(3));
+    for (const place of best(scores, 5)) {
+      const {name, address} = kept[place];
+      row(name, scores[place], scores[place].toFixed(3), element("img", {src: address, alt: ""}));
+    }
     if (!kept.length) list.append(element("li", {textContent: "Add more photos: the nearest ones are shown here."}));
     kept.push({name: file.name, address, features: output});
   }
   const answer = element("div", {}, element("h2", {textContent: file.name}), list);
   part("answers").prepend(element("article", {}, element("img", {src: address, alt: file.name}), answer));
-  say(`${device}, ${Math.round(milliseconds)} ms for the last photo`);
 }
 
-/** Answer for one file after the other; a mistake is shown and the next file follows. */
+/** Answer for one file after the other; a mistake is shown until the last file, and the next file follows. */
 function answer(files) {
+  if (!device) return busy; // files that are dropped before the page is ready
+  const mistakes = [];
   for (const file of files)
-    busy = busy.then(() => run(file)).then(found => show(file, found)).catch(error =>
-      say(error instanceof Mistake ? error.message : `${file.name} failed: ${error.message}`, true));
+    busy = busy.then(async () => {
+      if (!mistakes.length) say(`Reading ${file.name}`);
+      const found = await run(file);
+      show(file, found);
+      if (!mistakes.length) say(`${device}, ${Math.round(found.milliseconds)} ms for the last photo`);
+    }).catch(error => {
+      mistakes.push(error instanceof Mistake ? error.message : `${file.name} failed: ${error.message}.`);
+      say(mistakes.join(" "), true);
+    });
   return busy;
 }
 
@@ -237,7 +248,7 @@ async function download() {
   const bytes = new Uint8Array(about.bytes), megabytes = count => (count / 1e6).toFixed(0);
   let received = 0;
   try {
-    const response = await fetch("model.onnx");
+    const response = await fetch("model.onnx", {cache: "no-cache"});
     if (!response.ok) throw new Error(`status ${response.status}`);
     for (const reader = response.body.getReader(); ;) {
       const {done, value} = await reader.read();
@@ -254,15 +265,18 @@ async function download() {
   return bytes;
 }
 
-/** Open the model on WebGPU if the browser has it, else with WebAssembly. */
+/** Open the model on WebGPU if the browser has it and a first call succeeds, else with WebAssembly. */
 async function open(bytes) {
-  const hasGpu = Boolean(await navigator.gpu?.requestAdapter().catch(() => null));
+  const adapter = await navigator.gpu?.requestAdapter().catch(() => null);
+  const hasGpu = adapter && !adapter.info?.isFallbackAdapter; // that one is slower than WebAssembly
   for (const provider of hasGpu ? ["webgpu", "wasm"] : ["wasm"])
     try {
       ort = await import(`./runtime/ort.${provider}.min.mjs`);
       const threads = crossOriginIsolated ? Math.min(navigator.hardwareConcurrency, 8) : 1;
       Object.assign(ort.env.wasm, {wasmPaths: new URL("runtime/", location.href).href, numThreads: threads});
       session = await ort.InferenceSession.create(bytes, {executionProviders: [provider]});
+      const {image_size: [height, width], channels} = about.preprocessing;
+      await call(new Float32Array(height * width * channels));
       device = provider === "webgpu" ? "WebGPU" : `WebAssembly, ${threads} thread${threads > 1 ? "s" : ""}`;
       return;
     } catch (error) {
@@ -275,14 +289,18 @@ async function keepOffline() {
   const workers = navigator.serviceWorker;
   if (!workers) return;
   const controlled = new Promise(done => workers.addEventListener("controllerchange", done, {once: true}));
-  await workers.register("worker.js");
-  if (!workers.controller) await Promise.race([controlled, new Promise(done => setTimeout(done, 3000))]);
+  const registration = await workers.register("worker.js"), {waiting} = registration;
+  registration.update().catch(() => null); // finds a new version for the next visit
+  const hasOld = Boolean(waiting && workers.controller);
+  waiting?.postMessage("replace the version before");
+  if (hasOld || !workers.controller) await Promise.race([controlled, new Promise(done => setTimeout(done, 3000))]);
+  if (hasOld) await new Promise(() => location.reload());
 }
 
 async function start() {
   if (typeof WebAssembly !== "object")
     throw new Mistake("This browser has no WebAssembly, which the model needs: use a current browser.");
-  about = await (await fetch("page.json")).json();
+  about = await (await fetch("page.json", {cache: "no-cache"})).json();
   document.title = part("name").textContent = about.name;
   part("about").textContent = about.text;
   part("progress").hidden = false;
@@ -290,19 +308,20 @@ async function start() {
   await open(await download());
   part("progress").hidden = true;
   part("files").disabled = false;
-  part("files").addEventListener("change", event => {
-    answer([...event.target.files]);
-    event.target.value = "";
-  });
-  for (const kind of ["dragover", "dragleave", "drop"])
-    document.addEventListener(kind, event => {
-      event.preventDefault();
-      part("drop").classList.toggle("over", kind === "dragover");
-      if (kind === "drop") answer([...event.dataTransfer.files]);
-    });
-  document.addEventListener("paste", event => answer([...event.clipboardData.files]));
   say(`Ready (${device}).`);
 }
+
+part("files").addEventListener("change", event => {
+  answer([...event.target.files]);
+  event.target.value = "";
+});
+for (const kind of ["dragover", "dragleave", "drop"])
+  document.addEventListener(kind, event => {
+    event.preventDefault();
+    part("drop").classList.toggle("over", kind === "dragover");
+    if (kind === "drop") answer([...event.dataTransfer.files]);
+  });
+document.addEventListener("paste", event => answer([...event.clipboardData.files]));
 
 const ready = start().catch(error => {
   say(error instanceof Mistake ? error.message : `The page did not start: ${error.message}`, true);
