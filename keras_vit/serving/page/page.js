@@ -272,11 +272,11 @@ async function open(bytes) {
   for (const provider of hasGpu ? ["webgpu", "wasm"] : ["wasm"])
     try {
       ort = await import(`./runtime/ort.${provider}.min.mjs`);
-      const threads = crossOriginIsolated ? Math.min(navigator.hardwareConcurrency, 8) : 1;
-      Object.assign(ort.env.wasm, {wasmPaths: new URL("runtime/", location.href).href, numThreads: threads});
+      ort.env.wasm.wasmPaths = new URL("runtime/", location.href).href;
       session = await ort.InferenceSession.create(bytes, {executionProviders: [provider]});
       const {image_size: [height, width], channels} = about.preprocessing;
       await call(new Float32Array(height * width * channels));
+      const threads = ort.env.wasm.numThreads; // half of the cores, at most 4; one without isolation from other origins
       device = provider === "webgpu" ? "WebGPU" : `WebAssembly, ${threads} thread${threads > 1 ? "s" : ""}`;
       return;
     } catch (error) {
