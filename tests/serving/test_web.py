@@ -378,12 +378,19 @@ def test_an_encoder_finds_the_nearest_photo_and_a_model_may_have_no_names(tmp_pa
         rows = [row.text.splitlines() for row in newest.find_elements("css selector", "li")]
         names, scores = [name for name, _ in rows], [float(score) for _, score in rows]
         assert len(newest.find_elements("css selector", "li img")) == 2
+        body = "return Promise.all(files.map(async file => [...(await page.run(file)).output]))"
+        model, files = make_model(include_top=False), [data for _, data in photos]
+        expected = model.predict(keras_vit.preprocess(files, model.preprocessing), verbose=0)
+        np.testing.assert_allclose(page.call(body, photos), expected, atol=0.01 * np.abs(expected).max())
         assert names == ["a.png", "b.png"] and 0.9 < scores[0] <= 1 and scores[1] < scores[0]
-    unnamed = export(make_model(labels=None), tmp_path / "unnamed", "web", runtime=web_page.RUNTIME, check=False)
+    model = make_model(classes=1, labels=None)
+    unnamed = export(model, tmp_path / "unnamed", "web", runtime=web_page.RUNTIME, check=False)
     with web_page.opened(unnamed) as (page, *_):
         page.load()
         page.answer(("a.png", encode(draw(0))))
-        assert page.driver.find_element("css selector", "li").text.startswith("class ")
+        ((_, score),) = keras_vit.predict(model, encode(draw(0)))[0]
+        found = page.driver.find_element("css selector", "li").text.splitlines()
+        assert found[0] == "class 0" and abs(float(found[1].removesuffix(" %")) - 100 * score) < 0.2  # of a sigmoid
         assert "Classes by number, as their names are unknown" in page.driver.find_element("id", "about").text
 
 
