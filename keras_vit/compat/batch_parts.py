@@ -83,6 +83,19 @@ def check_parts(model, y_pred, microbatches):
         raise ValueError("loss must be a mean, not a sum, for microbatches of a model that adds losses")
 
 
+def of_all_replicas(values):
+    """Return values (rows, ...) of all replicas of tf.distribute in their order; on JAX, a batch is one array.
+
+    Gradients flow to the rows of each replica. All replicas must call it equally often.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return values
+    import tensorflow as tf
+
+    context = tf.distribute.get_replica_context()
+    return values if context.num_replicas_in_sync == 1 else context.all_gather(values, axis=0)
+
+
 def _reduction(model):
     losses = [loss for loss in keras.tree.flatten(model.loss) if loss is not None]
     # Keras averages a loss that is given by name or as a function.
