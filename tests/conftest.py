@@ -22,8 +22,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 def pytest_addoption(parser):
-    folders = [TESTS / "golden", TESTS / "golden_tasks"]
-    about = "folder of golden cases for test_golden.py, instead of the two here"
+    folders = [TESTS / name for name in ("golden", "golden_tasks", "golden_ssl")]
+    about = "folder of golden cases for test_golden.py, instead of the three here"
     parser.addoption("--golden", type=lambda folder: [pathlib.Path(folder)], default=folders, help=about)
 
 

@@ -19,6 +19,7 @@ from golden_arrays import ARRAY_CASES, stored_in
 from golden_autoencoders import compare_autoencoder
 from golden_configs import NotUnderstood, config_of, is_published, load_arguments, native_size, reference_arguments
 from golden_self_distillation import compare_self_distillation
+from golden_ssl import compare_ssl
 from golden_task_arrays import compare_arrays
 from golden_task_models import TASK_CLASSES, compare_task
 
@@ -81,6 +82,8 @@ def _comparison(case):
         return lambda folder, case: golden_zero_shot.compare(folder, case, _intermediate)
     if kind == "dino":
         return compare_self_distillation
+    if kind == "ssl":
+        return compare_ssl
     if case.get("family") == "mae" and "noise" in case["io_keys"]:
         return compare_autoencoder
     is_other_task = str(case.get("logits_is")).startswith("logits_per_image")
