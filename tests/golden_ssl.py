@@ -4,13 +4,14 @@ Arrays are crop-major: crop 0 of every image, then crop 1. A key `KEY_float64` i
 """
 
 import itertools
-import random
 import re
 
 import keras
 import numpy as np
 import safetensors.numpy
 from golden_arrays import stored_in
+from golden_block_masks import compare_masks
+from gradients import gradients_of
 from keras import ops
 
 import keras_vit
@@ -65,7 +66,7 @@ def _image_loss(arrays, case):
             student = _variables(given["student_global"], given["student_local"])
             prefix = f"{kind}/step{step}"
             values = _terms(target, *(one.value for one in student), config, rules["student_temp"])
-            gradients = _gradients(
+            gradients = gradients_of(
                 lambda target=target, student=student: _loss(target, *student, config, rules["student_temp"]), student
             )
             found |= {f"{prefix}/teacher_probs": target, f"{prefix}/loss": _loss(target, *student, config, 0.1)}
@@ -88,7 +89,7 @@ def _without_local_crops(arrays, case):
         crops = [_by_image(rows, config["global_crops"]) for rows in (target, student.value)]
         return losses.SelfDistillationLoss(case["machine"]["student_temp"], least_pairs=3)(*crops)
 
-    return {"no_local_loss": loss(), "no_local_grad_student_global": _gradients(loss, [student])[0]}
+    return {"no_local_loss": loss(), "no_local_grad_student_global": gradients_of(loss, [student])[0]}
 
 
 def _loss(target, global_, local, config, temperature):
@@ -138,7 +139,7 @@ def _patch_loss(arrays, case):
             prefix = f"{kind}/step{step}"
             found |= {f"{prefix}/teacher_probs": target[:number], f"{prefix}/loss": loss()}
             found |= {f"{prefix}/loss_as_logged": loss() / 2}
-            found[f"{prefix}/grad_student_patches"] = _gradients(loss, [student])[0]
+            found[f"{prefix}/grad_student_patches"] = gradients_of(loss, [student])[0]
         found |= {f"softmax/step{step}/center_before": center[None], f"softmax/step{step}/center_after": after[None]}
         center = after
     return found
@@ -159,7 +160,7 @@ def _koleo(arrays, case):
         found[f"neighbours_{crop}"] = np.abs(distances - found[f"distances_{crop}"][:, None]).argmin(1)
     for kind in {"duplicate", "single"} & {key.removesuffix("_cls") for key in arrays}:
         found[f"{kind}_loss"] = ops.mean(losses.koleo(arrays[f"{kind}_cls"]))
-    return found | {"loss": loss(), "grad_student_global_cls": _gradients(loss, [features])[0]}
+    return found | {"loss": loss(), "grad_student_global_cls": gradients_of(loss, [features])[0]}
 
 
 def _gram(arrays, case):
@@ -175,7 +176,7 @@ def _gram(arrays, case):
         resized = losses.reduced_map(taught, grid)
         found |= {f"{kind}/gram_teacher_resized": resized, f"{kind}/gram_teacher_gram": losses._similarities(resized)}
         found |= {f"{kind}/loss_mean": loss(), f"{kind}/loss_frobenius": loss() * np.prod(grid) ** 2}
-        found[f"{kind}/grad_student_patches"] = _gradients(loss, [student])[0]
+        found[f"{kind}/grad_student_patches"] = gradients_of(loss, [student])[0]
     return found | {"student_gram": losses._similarities(student.value)}
 
 
@@ -183,7 +184,7 @@ def _head(arrays, case):
     """The projection head with a trained gain."""
     head, (features,) = _Head(case["config"], _under(arrays, "params/")), _variables(arrays["features"])
     names = list(head.variables)
-    gradients = _gradients(
+    gradients = gradients_of(
         lambda: ops.sum(head.layer(features.value) * arrays["upstream"]), [features, *head.variables.values()]
     )
     x = features.value
@@ -249,7 +250,7 @@ def _step(arrays, case):
         found |= {f"{kind}/loss_koleo": spread, f"{kind}/loss_ibot": patch, f"{kind}/loss": image + spread + patch}
         own = {head: heads["student", head] for head in sorted(set(used))}
         flat = {(head, name): variable for head in own for name, variable in own[head].variables.items()}
-        gradients = _gradients(lambda terms=terms: sum(terms()[1:]), [*student.values(), *flat.values()])
+        gradients = gradients_of(lambda terms=terms: sum(terms()[1:]), [*student.values(), *flat.values()])
         found |= {f"{kind}/grad_{name}": gradients[number] for number, name in enumerate(names)}
         of_heads = [ops.convert_to_tensor(one) for one in gradients[len(names) :]]
         clipped = losses.clip_by_module(of_heads, [head for head, _ in flat], config["clip_grad"])
@@ -321,114 +322,6 @@ def _compare_rates(grouped):
         np.testing.assert_allclose(given, factor * rates.pop(), rtol=1e-12, err_msg=layer)
 
 
-def _masks(arrays, case):
-    """The block masks with the draws of the case, which `_rules` turns into numbers in [0, 1)."""
-    found = {}
-    for number, given in enumerate(case["config"]["generators"]):
-        prefix, sizes = f"generator{number}", (given["min_num_patches"], given["max_num_patches"])
-        requests, seeds = (arrays[f"{prefix}/{name}"] for name in ("requests", "seeds"))
-        drawn = [
-            _rules(random.Random(int(seed)), int(n), given["grid"], *sizes)
-            for n, seed in zip(requests, seeds, strict=True)
-        ]
-        made = _made(drawn, requests, given)
-        found |= {f"{prefix}/{name}": arrays[f"{prefix}/{name}"] for name in ("requests", "seeds")}
-        found |= {f"{prefix}/masks": made, f"{prefix}/counts": made.sum((1, 2))}
-        found |= _draws(prefix, [draws for draws, _ in drawn])
-        offsets = np.cumsum([0, *(len(draws) for draws, _ in drawn)])
-        found[f"{prefix}/draw_offsets"] = offsets
-        for count, expected in given["counts_of_400_masks"].items():
-            draws = np.random.default_rng(number).random((64, 4, 400), "float32")
-            made = _block_masks(draws, np.full(400, int(count)), given)
-            counts = made.sum((1, 2))
-            assert counts.max() <= int(count)
-            assert abs(counts.mean() - expected["mean"]) <= 4 * expected["std"] / 20, (count, counts.mean())
-    for number, given in enumerate(case["config"]["batches"]):
-        found |= _batch(arrays, f"batch{number}", given)
-    return found
-
-
-def _batch(arrays, prefix, given):
-    """Requests in the order of the case, and the masks of the crops."""
-    crops, patches, order = 2 * given["batch"], int(np.prod(given["grid"])), arrays[f"{prefix}/order"]
-    ratios, share = given["mask_ratio_min_max"], given["mask_sample_probability"]
-    rng, drawn, ratio_draws = random.Random(given["seed"]), [], np.zeros(crops)
-    edges = np.linspace(*ratios, int(crops * share) + 1, dtype="float32")
-    for n, (low, high) in enumerate(itertools.pairwise(edges)):
-        ratio_draws[n] = rng.random()
-        ratio = low + (high - low) * np.float32(ratio_draws[n])
-        sizes = given["min_num_patches"], given["max_num_patches"]
-        draws, rows = _rules(rng, int(patches * ratio), given["grid"], *sizes)
-        drawn.append(([(0, ratio), *draws], rows))
-    drawn += [([], [])] * (crops - len(drawn))
-    places = np.empty(crops)
-    places[order] = (np.arange(crops) + 0.5) / crops
-    in_order = np.stack([ratio_draws[order], places]).astype("float32")
-    requests = _numpy(masks.requested_patches(ops.convert_to_tensor(in_order), patches, ratios, share))
-    made = _made([drawn[n] for n in order], requests, given)
-    size = masks.most_masked_patches(crops, patches, ratios, share)
-    indices, weights = map(_numpy, masks.masked_places(ops.convert_to_tensor(made), size))
-    number, unsorted = int((weights > 0).sum()), np.empty(crops, "int64")
-    unsorted[order] = requests
-    return {
-        f"{prefix}/requests": unsorted,
-        f"{prefix}/order": order,
-        f"{prefix}/masks": made.reshape(crops, -1),
-        f"{prefix}/mask_indices": indices[:number],
-        f"{prefix}/masks_weight": weights[:number],
-        f"{prefix}/n_masked_patches": np.array(number),
-        f"{prefix}/upperbound": np.array(size),
-        **_draws(prefix, [draws for draws, _ in drawn]),
-    }
-
-
-def _rules(rng, request, grid, minimum, maximum):
-    """The rules of a mask, one after another: the draws (kind, value), and their numbers in [0, 1) by try."""
-    (height, width), draws, rows, count = grid, [], [], 0
-    mask = np.zeros(grid, bool)
-    failures = 0
-    while count < request and failures < 10:
-        limit, uniform = min(request - count, maximum), [rng.random(), rng.random()]
-        area = minimum + (limit - minimum) * uniform[0]
-        log_ratio = np.log(0.3) + (np.log(1 / 0.3) - np.log(0.3)) * uniform[1]
-        draws += [(0, area), (0, log_ratio)]
-        sides = [round(np.sqrt(area * np.exp(sign * log_ratio))) for sign in (1, -1)]
-        rows.append([*uniform, 0.5, 0.5])
-        failures += 1
-        if sides[0] < height and sides[1] < width:
-            top, left = (rng.randint(0, whole - side) for whole, side in zip(grid, sides, strict=True))
-            draws += [(1, top), (1, left)]
-            rows[-1][2:] = [(top + 0.5) / (height - sides[0] + 1), (left + 0.5) / (width - sides[1] + 1)]
-            block = np.zeros(grid, bool)
-            block[top : top + sides[0], left : left + sides[1]] = True
-            new = block & ~mask
-            if 0 < new.sum() <= limit:
-                mask, count, failures = mask | new, count + new.sum(), 0
-    return draws, rows
-
-
-def _made(drawn, requests, given):
-    """Our masks with these draws by mask."""
-    tries = max(len(rows) for _, rows in drawn)
-    padded = np.full((tries, 4, len(drawn)), 0.5, "float32")
-    for number, (_, rows) in enumerate(drawn):
-        if rows:
-            padded[: len(rows), :, number] = rows
-    return _block_masks(padded, requests, given)
-
-
-def _block_masks(draws, requests, given):
-    tensors = (ops.convert_to_tensor(value) for value in (draws, np.asarray(requests, "int32")))
-    sizes = {"minimum": given["min_num_patches"], "maximum": given["max_num_patches"]}
-    return _numpy(masks.block_masks(*tensors, tuple(given["grid"]), **sizes))
-
-
-def _draws(prefix, drawn):
-    """The draws of `_rules`, which must be those of the case."""
-    kinds, values = np.array([draw for draws in drawn for draw in draws]).T
-    return {f"{prefix}/draw_kind": kinds, f"{prefix}/draws": values}
-
-
 class _Head:
     """Our head, by the names of the file."""
 
@@ -481,23 +374,6 @@ def _variables(*arrays):
     return [keras.Variable(array) for array in arrays]
 
 
-def _gradients(loss_of, variables):
-    """The gradients of `loss_of()` by variables."""
-    if keras.backend.backend() == "jax":
-        import jax
-
-        def stateless(values):
-            with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
-                return loss_of()
-
-        return [_numpy(one) for one in jax.grad(stateless)([variable.value for variable in variables])]
-    import tensorflow as tf
-
-    with tf.GradientTape() as tape:
-        loss = loss_of()
-    return [_numpy(tf.convert_to_tensor(g)) for g in tape.gradient(loss, [one.value for one in variables])]
-
-
 def _numpy(value):
     return np.asarray(value) if isinstance(value, (np.ndarray, float)) else ops.convert_to_numpy(value)
 
@@ -507,8 +383,8 @@ _CASES = {
     "step1/student_global": _image_loss,
     "step1/student_patches": _patch_loss,
     "neighbours_0": _koleo,
-    "generator0/masks": _masks,
-    "batch0/masks": _masks,
+    "generator0/masks": compare_masks,
+    "batch0/masks": compare_masks,
     "upstream": _head,
     "schedule_lr": _schedules,
     "teacher_patches": _step,

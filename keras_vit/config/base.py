@@ -88,12 +88,15 @@ _NAMES: dict[Check, str] = {
     checks.check_rate: "attention_dropout_rate drop_path_rate dropout_rate patch_drop_rate teacher_momentum",
     optional(checks.check_rate): "center_momentum lambda_init",
     checks.check_epsilon: "epsilon gn_epsilon std_epsilon",
+    functools.partial(
+        checks.check_number, kind="finite number of at least 0", is_valid=lambda number: number >= 0
+    ): "gram_weight koleo_weight patch_weight",
     checks.check_positive: "init mlp_ratio student_temperature teacher_temperature warmup_temperature width_factor",
     optional(checks.check_positive): "layer_scale_init max_depth",
     checks.check_flag: "attention_bias attention_norm batch_norm bias causal class_position class_token distilled "
     "gated in_model include_preprocessing include_top is_window key_bias map_prefix mlp_norm norm_last_layer "
     "normalize pad patch_bias patch_norm pre_norm projection_bias qk_norm qkv_bias relative_positions scan_layers "
-    "shifted square_positions use_bias whole_patches",
+    "separate_heads shifted square_positions use_bias whole_patches",
     checks.check_string: "classifier_activation name",
     one_of(("deviation", "variance")): "epsilon_form std_form",
 }
@@ -102,7 +105,9 @@ _NAMES: dict[Check, str] = {
 ARGUMENTS: dict[str, Check] = {name: check for check, names in _NAMES.items() for name in names.split()} | {
     "classes": _classes,
     "dtype": _policy_name,
+    "centering": one_of(("softmax", "sinkhorn_knopp")),
     "gelu": one_of(GELUS),
+    "method": one_of(("dino", "dinov2", "dinov3")),
     "remat": _remat,
     "resize": optional(one_of(RESIZE_METHODS)),
 }

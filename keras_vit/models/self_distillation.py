@@ -1,39 +1,61 @@
-"""SelfDistillation: pre-training without labels by a student that predicts its own average (DINO, arXiv 2104.14294)."""
+"""SelfDistillation: pre-training without labels by a student that predicts its own average.
 
-import math
-import warnings
+The methods are DINO (arXiv 2104.14294), DINOv2 (2304.07193) and DINOv3 (2508.10104).
+"""
+
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_vit import checks
 from keras_vit.compat.graph import keep_beside_graph
 from keras_vit.config.base import ARGUMENTS
 from keras_vit.layers.projection_head import ProjectionHead
+from keras_vit.models import block_masks
 from keras_vit.models import self_distillation_loss as losses
+from keras_vit.models import self_distillation_parts as parts
 from keras_vit.models.base import Model, head_dtype
 from keras_vit.models.copies import clone
-from keras_vit.models.derived import check_pools, feature_extractor
-from keras_vit.models.encoders import read_by_head
+from keras_vit.models.derived import check_pools
 from keras_vit.models.scanned import check_unscanned
+from keras_vit.models.self_distillation_parts import METRICS, AddedLoss, CollapseReport, MaskDraws, Parts
 from keras_vit.models.training_model import TrainingModel
 from keras_vit.typing import Tensor
 
+# method -> settings that are not given
+_DINOV2 = {"centering": "sinkhorn_knopp", "patch_weight": 1.0, "koleo_weight": 0.1, "teacher_momentum": 0.994}
+METHODS: dict[str, dict[str, Any]] = {
+    "dino": {
+        **{"centering": "softmax", "patch_weight": 0.0, "koleo_weight": 0.0, "gram_weight": 0.0},
+        **{"teacher_momentum": 0.996, "norm_last_layer": True},
+    },
+    "dinov2": {**_DINOV2, "gram_weight": 0.0, "norm_last_layer": False},
+    "dinov3": {**_DINOV2, "gram_weight": 2.0, "norm_last_layer": False},
+}
+_LEAST_PAIRS = {"dino": 1, "dinov2": 3, "dinov3": 3}  # see `SelfDistillationLoss`
 _SETTINGS = (
-    *("out_dim", "hidden_dim", "bottleneck_dim", "norm_last_layer", "student_temperature", "teacher_temperature"),
-    *("warmup_temperature", "warmup_epochs", "freeze_epochs", "teacher_momentum", "center_momentum"),
+    *("method", "out_dim", "hidden_dim", "bottleneck_dim", "norm_last_layer", "student_temperature"),
+    *("teacher_temperature", "warmup_temperature", "warmup_epochs", "freeze_epochs", "teacher_momentum"),
+    *("center_momentum", "centering", "patch_weight", "separate_heads", "koleo_weight", "gram_weight", "seed"),
 )
-_METRICS = ("teacher_entropy", "batch_entropy")
-_COLLAPSED = 0.02  # nats between the two entropies
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class SelfDistillation(TrainingModel, Model):
-    """Pre-train without labels by self-distillation (DINO, arXiv 2104.14294).
+    """Pre-train without labels by self-distillation (DINO, DINOv2 and DINOv3).
 
     The student sees all crops of an image, the teacher the two global ones. The student learns to predict the teacher's
     distribution over prototypes from other crops. The teacher is the moving average of the student. Its outputs are
-    centred by their running mean and sharpened by a low temperature, which together prevent a collapse.
+    centred by their running mean and sharpened by a low temperature, which together prevent a collapse (DINO, arXiv
+    2104.14294).
+
+    `method="dinov2"` (arXiv 2304.07193) adds iBOT's loss: in half of the global crops, blocks of 10 to 50 % of the
+    patches are replaced by a learned embedding, and the student predicts the teacher's distribution for them. It adds
+    the KoLeo regulariser, and centres by Sinkhorn-Knopp over the images of all replicas. `method="dinov3"` (arXiv
+    2508.10104) also keeps the similarities of the patches near those of the student as it was given (Gram anchoring).
+    A step with several replicas equals one on one device, except for the masks that are drawn and, with
+    `centering="softmax"`, the centre of the patches, a mean of means. The last layer of each head is trained.
 
     ```python
     student = keras_vit.resize(keras_vit.ViT_S16(include_top=False), "any")  # images of any size
@@ -62,7 +84,9 @@ class SelfDistillation(TrainingModel, Model):
         student: a model of this package that takes images and pools its tokens, with or without a head. Its own size
             is the only size of crops that it takes; `keras_vit.resize(student, "any")` takes all sizes.
         out_dim: number of prototypes; 65,536 as published. Use fewer for small data.
-        hidden_dim, bottleneck_dim, norm_last_layer: as in `keras_vit.layers.ProjectionHead`.
+        method: `"dino"`, `"dinov2"` or `"dinov3"`: the values of arguments that are None.
+        hidden_dim, bottleneck_dim: as in `keras_vit.layers.ProjectionHead`.
+        norm_last_layer: the same; None is True for `dino` only.
         student_temperature: temperature of the student's outputs, above 0.
         teacher_temperature: temperature of the teacher's outputs after the warm-up, above 0; the authors advise at most
             0.07.
@@ -71,8 +95,15 @@ class SelfDistillation(TrainingModel, Model):
             default is none, at a temperature of 0.04; the paper uses 30 epochs.
         freeze_epochs: epochs in which the last layer of the head is frozen.
         teacher_momentum: momentum of the moving average in the first step, in [0, 1); it rises to 1, see
-            `cosine_schedule`. The authors advise a higher one for smaller batches, 0.9995 for 256 images.
-        center_momentum: momentum of the centre, in [0, 1); None does not centre, and training collapses.
+            `cosine_schedule`. The authors advise a higher one for smaller batches, 0.9995 for 256 images. None is
+            0.996, and 0.994 for the other methods.
+        center_momentum: momentum of the centres, in [0, 1); None does not centre, and training collapses.
+        centering: `"softmax"`, with a running centre, or `"sinkhorn_knopp"`; None is softmax for `dino` only.
+        patch_weight: weight of iBOT's loss, at least 0; None is 0 for `dino`, else 1.
+        separate_heads: whether patches have heads of their own.
+        koleo_weight: weight of KoLeo for each global crop; None is 0 for `dino`, else 0.1. Use 0 for batches below 16.
+        gram_weight: weight of Gram anchoring; None is 2 for `dinov3`, else 0.
+        seed: integer for reproducible masks; None draws one.
         name: name of the Keras model; None adds `_self_distillation` to the student's name.
 
     Shapes:
@@ -84,6 +115,8 @@ class SelfDistillation(TrainingModel, Model):
     Attributes:
         student, teacher: models of this package.
         student_head, teacher_head: their `ProjectionHead`s.
+        patch_heads: those of the patches, student's and teacher's; empty without `patch_weight`.
+        gram_teacher: copy of the student as it was given, or None.
         center: (out_dim,), the centre.
         step: number of steps done.
         settings: dict of the other arguments.
@@ -91,7 +124,8 @@ class SelfDistillation(TrainingModel, Model):
     Raises:
         TypeError: if `student` is not a model of this package.
         ValueError: if a value is out of range, or the student takes sequences of patches, does not pool its tokens or
-            has `scan_layers`.
+            has `scan_layers`; with a weight of patches or of Gram anchoring, if it is no `VisionTransformer` without
+            stem and with its last norm before the pooling.
     """
 
     _models = ("student",)
@@ -101,28 +135,36 @@ class SelfDistillation(TrainingModel, Model):
         student: keras.Model,
         out_dim: int = 65536,
         *,
+        method: str = "dino",
         hidden_dim: int = 2048,
         bottleneck_dim: int = 256,
-        norm_last_layer: bool = True,
+        norm_last_layer: bool | None = None,
         student_temperature: float = 0.1,
         teacher_temperature: float = 0.07,
         warmup_temperature: float = 0.04,
         warmup_epochs: int = 30,
         freeze_epochs: int = 1,
-        teacher_momentum: float = 0.996,
+        teacher_momentum: float | None = None,
         center_momentum: float | None = 0.9,
+        centering: str | None = None,
+        patch_weight: float | None = None,
+        separate_heads: bool = False,
+        koleo_weight: float | None = None,
+        gram_weight: float | None = None,
+        seed: int | None = None,
         name: str | None = None,
     ) -> None:
         check_pools(student)
         check_unscanned(student)
         if len(student.inputs) > 1:
             raise ValueError(f"student must take images, not sequences of patches; got {student.name!r}")
-        given = locals()
+        given, usual = locals(), METHODS[checks.check_choice("method", method, METHODS)]
+        given |= {key: value for key, value in usual.items() if given[key] is None}
         settings = {key: ARGUMENTS[key](key, given[key]) for key in _SETTINGS}
         dtype, teacher = head_dtype(student.config), clone(student)
-        sizes = out_dim, hidden_dim, bottleneck_dim, 3, norm_last_layer
+        sizes = out_dim, hidden_dim, bottleneck_dim, 3, settings["norm_last_layer"]
         heads = [ProjectionHead(*sizes, dtype=dtype, name=f"{owner}_head") for owner in ("student", "teacher")]
-        bodies = [_features(one) for one in (student, teacher)]
+        bodies = [parts.features_of(one) for one in (student, teacher)]
         inputs = keras.Input(student.input_shape[1:], dtype=student.input.dtype, name="images")
         outputs = heads[0](bodies[0](inputs))
         super().__init__(inputs=inputs, outputs=outputs, name=name or f"{student.name}_self_distillation")
@@ -137,9 +179,46 @@ class SelfDistillation(TrainingModel, Model):
             keep_beside_graph(self, layer)
         self.center = self.add_weight(name="center", shape=(out_dim,), initializer="zeros", trainable=False)
         self.step = self.add_weight(name="step", shape=(), initializer="zeros", dtype="int32", trainable=False)
-        used = {id(variable) for layer in (bodies[0], heads[0]) for variable in layer.variables}
+        self._make_patch_terms(sizes, dtype)
+        trained = [bodies[0], heads[0], *self.patch_heads[:1]]
+        used = {id(variable) for layer in trained for variable in layer.variables}
+        used |= {id(variable) for variable in self._trainable_variables}  # the mask token
         self._idle = frozenset(id(variable) for variable in self.variables if id(variable) not in used)
-        self._entropies = [keras.metrics.Mean(name=name) for name in _METRICS]
+        self._entropies = [keras.metrics.Mean(name=name) for name in METRICS]
+
+    def _make_patch_terms(self, sizes, dtype):
+        """Create what the losses of patches and of features need."""
+        settings, student = self.settings, self.student
+        self._parts, self.patch_heads, self.gram_teacher = None, [], None
+        self.added_loss = AddedLoss(dtype="float32", name="added_loss")
+        keep_beside_graph(self, self.added_loss)
+        if not (settings["patch_weight"] or settings["gram_weight"]):
+            return
+        config = student.config
+        if getattr(config, "norm_position", None) != "before_pooling" or config.stem or config.token_merging:
+            raise ValueError(
+                "student must be a VisionTransformer without stem and token_merging and with norm_position="
+                f"'before_pooling' for patch_weight and gram_weight; got {config.name}"
+            )
+        self._parts = [Parts(one) for one in (student, self.teacher)]
+        if settings["patch_weight"]:
+            self.mask_draws = MaskDraws(settings["seed"], dtype="float32", name="mask_draws")
+            keep_beside_graph(self, self.mask_draws)
+            width = student.get_layer("encoder_norm").output.shape[-1]
+            self.mask_token = self.add_weight(name="mask_token", shape=(width,), initializer="zeros")
+            self.patch_heads = [self.student_head, self.teacher_head]
+            if settings["separate_heads"]:
+                names = ("student_patch_head", "teacher_patch_head")
+                self.patch_heads = [ProjectionHead(*sizes, dtype=dtype, name=name) for name in names]
+                for head in self.patch_heads:
+                    head.build((None, width))
+                self.patch_heads[1].set_weights(self.patch_heads[0].get_weights())
+            shape = (settings["out_dim"],)
+            self.patch_center = self.add_weight(name="patch_center", shape=shape, initializer="zeros", trainable=False)
+        if settings["gram_weight"]:
+            self.gram_teacher = clone(student)
+            keep_beside_graph(self, self.gram_teacher)
+            self._parts.append(Parts(self.gram_teacher))
 
     def compile(  # type: ignore[override] # the names are Keras's, the mixin's are *args
         self, optimizer: Any = "rmsprop", loss: Any = None, *, epochs: int, steps_per_epoch: int, **kwargs: Any
@@ -164,7 +243,8 @@ class SelfDistillation(TrainingModel, Model):
         self._temperatures = losses.temperature_schedule(*warmup, epochs).astype("float32")
         momenta = losses.cosine_schedule(given["teacher_momentum"], 1.0, epochs * steps_per_epoch)
         self._momenta = momenta.astype("float32")
-        loss = losses.SelfDistillationLoss(given["student_temperature"]) if loss is None else loss
+        usual = losses.SelfDistillationLoss(given["student_temperature"], _LEAST_PAIRS[given["method"]])
+        loss = usual if loss is None else loss
         super().compile(optimizer=optimizer, loss=loss, **kwargs)
 
     def get_compile_config(self):
@@ -185,14 +265,63 @@ class SelfDistillation(TrainingModel, Model):
         """
         if not isinstance(inputs, dict):
             return super().call(inputs, training=training, mask=mask)
-        crops = self._checked_crops(inputs)
-        features = [_per_crop(self._bodies[0], views, training) for views in crops]
-        logits = self.student_head(ops.concatenate(features, axis=1))
-        taught = ops.stop_gradient(self.teacher_head(_per_crop(self._bodies[1], crops[0], False)))
-        probabilities = losses.teacher_probabilities(taught, self.center, self._temperature())
-        if training and self.settings["center_momentum"] is not None:
-            self.center.assign(losses.moving_average(self.center, _mean(taught), self.settings["center_momentum"]))
+        views, *local = self._checked_crops(inputs)
+        masks, patches, taught_patches = None, None, None
+        if self._parts is None:
+            features = parts.per_crop(self._bodies[0], views, training)
+            taught = parts.per_crop(self._bodies[1], views, False)
+        else:
+            masked = (self.mask_draws, self.mask_token) if training and self.settings["patch_weight"] else None
+            features, patches, masks = self._parts[0](views, training, masked)
+            taught, taught_patches, _ = self._parts[1](views, False)
+        features_of_all = [features, *(parts.per_crop(self._bodies[0], crops, training) for crops in local)]
+        logits = self.student_head(ops.concatenate(features_of_all, axis=1))
+        taught = ops.stop_gradient(self.teacher_head(taught))
+        probabilities = self._targets(taught, self.center)
+        if training:
+            self._add_losses(views, masks, features, patches, taught_patches)
+            self._move_center(self.center, parts.mean_of_all(taught))
         return {"student": logits, "teacher": probabilities}
+
+    def _targets(self, taught, center, weights=None):
+        """Return the teacher's distributions for its logits (..., out_dim)."""
+        if self.settings["centering"] == "softmax":
+            return losses.teacher_probabilities(taught, center, self._temperature())
+        rows = ops.reshape(taught, (-1, taught.shape[-1]))
+        return ops.reshape(losses.sinkhorn_knopp(rows, self._temperature(), weights=weights), ops.shape(taught))
+
+    def _add_losses(self, views, masks, features, patches, taught_patches):
+        """Add iBOT's loss, KoLeo and Gram anchoring, each with its weight."""
+        given = self.settings
+        if given["koleo_weight"]:
+            values = [ops.mean(losses.koleo(features[:, crop])) for crop in range(features.shape[1])]
+            self.added_loss(given["koleo_weight"] * sum(values))
+        if given["gram_weight"]:
+            _, anchors, _ = self._parts[2](views, False)
+            grid = self._parts[0].grid(views)
+            maps = (ops.reshape(one, (-1, *grid, one.shape[-1])) for one in (patches, ops.stop_gradient(anchors)))
+            self.added_loss(given["gram_weight"] * ops.mean(losses.gram_losses(*maps)))
+        if masks is None:
+            return
+        crops, length = patches.shape[:2]  # of an unknown number, a quarter of the patches are masked at most
+        size = block_masks.most_masked_patches(crops, length) if crops else ops.shape(patches)[0] * length // 4
+        if crops and not size:
+            return
+        places, weights = block_masks.masked_places(masks, size)
+        rows, taught = (ops.take(ops.reshape(one, (-1, one.shape[-1])), places, 0) for one in (patches, taught_patches))
+        taught = ops.stop_gradient(self.patch_heads[1](taught))
+        targets = self._targets(taught, self.patch_center, weights)
+        loss = losses.masked_patch_loss(
+            targets, self.patch_heads[0](rows), weights, given["student_temperature"], ops.shape(patches)[0]
+        )
+        self.added_loss(given["patch_weight"] * loss)
+        center = ops.convert_to_tensor(self.patch_center)
+        self._move_center(self.patch_center, losses.mean_of_patches(taught, weights, center))
+
+    def _move_center(self, center, mean):
+        momentum = self.settings["center_momentum"]
+        if self.settings["centering"] == "softmax" and momentum is not None:
+            center.assign(losses.moving_average(center, mean, momentum))
 
     def train_step(self, *arguments):
         results = super().train_step(*arguments)
@@ -215,8 +344,8 @@ class SelfDistillation(TrainingModel, Model):
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         probabilities = y_pred["teacher"]
-        for metric, value in zip(self._entropies, (probabilities, _mean(probabilities)), strict=True):
-            metric.update_state(_entropy(value))
+        for metric, value in zip(self._entropies, (probabilities, parts.mean_of_all(probabilities)), strict=True):
+            metric.update_state(parts.entropy(value))
         return super().compute_metrics(x, probabilities, y_pred["student"], sample_weight)
 
     def _untrained(self):
@@ -229,11 +358,14 @@ class SelfDistillation(TrainingModel, Model):
     def _end_step(self):
         """Restore a frozen last layer, then move the teacher towards the student."""
         is_frozen = self.step < self.settings["freeze_epochs"] * self._epochs["steps_per_epoch"]
+        heads = {id(two[0]): two for two in ((self.student_head, self.teacher_head), self.patch_heads) if two}
         for name in ("kernel", "scale"):  # while it is frozen, it equals the teacher's
-            own, others = (getattr(head, name) for head in (self.student_head, self.teacher_head))
-            own.assign(ops.where(is_frozen, others.value, own.value))
-        momentum = _at(self._momenta, self.step)
-        pairs = (self.teacher, self.student), (self.teacher_head, self.student_head)
+            for own, other in ([getattr(head, name) for head in two] for two in heads.values()):
+                own.assign(ops.where(is_frozen, other.value, own.value))
+        momentum = parts.at_step(self._momenta, self.step)
+        pairs = [(self.teacher, self.student), (self.teacher_head, self.student_head)]
+        if self.settings["separate_heads"] and self.patch_heads:
+            pairs.append(tuple(reversed(self.patch_heads)))
         for average, value in (pair for two in pairs for pair in zip(*(one.variables for one in two), strict=True)):
             if keras.backend.is_float_dtype(average.dtype):
                 average.assign(losses.moving_average(average, value, ops.cast(momentum, average.dtype)))
@@ -242,7 +374,7 @@ class SelfDistillation(TrainingModel, Model):
     def _temperature(self):
         if not self.compiled:
             return self.settings["teacher_temperature"]
-        return _at(self._temperatures, self.step // self._epochs["steps_per_epoch"])
+        return parts.at_step(self._temperatures, self.step // self._epochs["steps_per_epoch"])
 
     def _checked_crops(self, inputs):
         shapes = {key: tuple(value.shape)[1:] for key, value in inputs.items()}
@@ -255,51 +387,3 @@ class SelfDistillation(TrainingModel, Model):
                 f"student must take {shapes}; {self.student.name} takes {size} (use keras_vit.resize(student, 'any'))"
             )
         return [inputs[key] for key in sorted(shapes)]
-
-
-class CollapseReport(keras.callbacks.Callback):
-    """Warn if the teacher's distribution no longer depends on the image; see `SelfDistillation`."""
-
-    _epochs = 0  # successive ones with a collapsed teacher
-
-    def on_epoch_end(self, epoch, logs=None):
-        (own, of_mean), settings = (logs[name] for name in _METRICS), self.model.settings
-        is_low = epoch >= settings["freeze_epochs"] and of_mean - own < _COLLAPSED
-        self._epochs = self._epochs + 1 if is_low else 0
-        if self._epochs != 2:
-            return
-        warnings.warn(
-            f"{self.model.name} has collapsed in epoch {epoch + 1}: the teacher gives every image the same "
-            f"distribution (teacher_entropy={own:.3g}, batch_entropy={of_mean:.3g}, of at most "
-            f"{math.log(settings['out_dim']):.3g} nats): use centring, a lower teacher_temperature, a "
-            "higher teacher_momentum, a longer warm-up or a lower learning rate",
-            stacklevel=2,
-        )
-
-
-def _features(model):
-    """Return the model from images to the input of the head, (batch, dim); a distilled model has the mean of two."""
-    inputs = feature_extractor(model, read_by_head(model), grid=False).outputs
-    outputs = inputs[0] if len(inputs) == 1 else keras.layers.Average(dtype=model.config.dtype)(inputs)
-    return keras.Model(model.input, outputs, name=f"{model.name}_features")
-
-
-def _per_crop(body, crops, training):
-    """Return the features (batch, crops, dim) of crops (batch, crops, height, width, channels)."""
-    features = body(ops.reshape(crops, (-1, *crops.shape[2:])), training=training)
-    return ops.reshape(features, (-1, crops.shape[1], features.shape[-1]))
-
-
-def _mean(values):
-    """Return the mean over the batch and the crops, of all replicas of tf.distribute."""
-    synchronized = keras.backend.backend() == "tensorflow"  # on JAX, a batch is one array on all devices
-    return ops.moments(ops.cast(values, "float32"), axes=(0, 1), synchronized=synchronized)[0]
-
-
-def _entropy(probabilities):
-    """Return the entropies of distributions (..., out_dim), in nats."""
-    return -ops.sum(probabilities * ops.log(ops.maximum(probabilities, 1e-30)), axis=-1)
-
-
-def _at(values, place):
-    return ops.take(values, ops.minimum(place, len(values) - 1))

@@ -59,7 +59,11 @@ def test_published_values():
 
 
 @pytest.mark.slow
-def test_train_resumes_exactly_and_the_teacher_goes_on(source, tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", ["dino", "dinov3"])
+def test_train_resumes_exactly_and_the_teacher_goes_on(source, tmp_path, monkeypatch, method):
+    settings = {**PRETRAINING, "method": method, "seed": 1}
+    recipe = RECIPE.replace(pretraining=settings, model=CONFIG.replace(patch_size=4), crops={**CROPS, "local_size": 12})
+
     class Killed(Exception):
         pass
 
@@ -67,11 +71,11 @@ def test_train_resumes_exactly_and_the_teacher_goes_on(source, tmp_path, monkeyp
         if epoch == 1:
             raise Killed
 
-    result = train(RECIPE, source, tmp_path / "whole", verbose=0)
+    result = train(recipe, source, tmp_path / "whole", verbose=0)
     with monkeypatch.context() as patched, pytest.raises(Killed):
         patched.setattr(CollapseReport, "on_epoch_end", end)
-        train(RECIPE, source, tmp_path / "part", verbose=0, checkpoint_every=3)
-    again = train(RECIPE, source, tmp_path / "part", verbose=0, checkpoint_every=3)
+        train(recipe, source, tmp_path / "part", verbose=0, checkpoint_every=3)
+    again = train(recipe, source, tmp_path / "part", verbose=0, checkpoint_every=3)
     assert type(again.model) is SelfDistillation and int(again.model.step) == 6
     saved = keras.models.load_model(tmp_path / "whole" / "model.keras")
     for ours, theirs, loaded in zip(*(one.weights for one in (again.model, result.model, saved)), strict=True):
@@ -83,7 +87,7 @@ def test_train_resumes_exactly_and_the_teacher_goes_on(source, tmp_path, monkeyp
     found = train(tuned, source, tmp_path / "tuned", model=result.model.teacher, validation=source, verbose=0)
     assert found.model is result.model.teacher and found.accuracy in np.arange(9) / 8
     with pytest.raises(ValueError, match="out_dim is 8 there, 9 here"):
-        train(RECIPE.replace(pretraining={**PRETRAINING, "out_dim": 9}), source, tmp_path / "whole")
+        train(recipe.replace(pretraining={**settings, "out_dim": 9}), source, tmp_path / "whole")
 
 
 @for_each(

@@ -1,0 +1,142 @@
+"""Parts of self-distillation: an encoder in two halves, draws of masks, added losses, and the report of a collapse."""
+
+import math
+import warnings
+
+import keras
+from keras import ops
+
+from keras_vit.layers.base import Layer
+from keras_vit.models.block_masks import block_masks, requested_patches
+from keras_vit.models.derived import feature_extractor
+from keras_vit.models.encoders import read_by_head
+
+_TRIES = 64  # blocks that a mask may try
+METRICS = ("teacher_entropy", "batch_entropy")
+_COLLAPSED = 0.02  # nats between the two entropies
+
+
+class Parts:
+    """An encoder in two halves, between which patches are masked (iBOT, arXiv 2111.07832).
+
+    The halves are models from images to patch embeddings, and from these to features and patch tokens.
+
+    Args:
+        model: a model of this package; its layers are shared.
+    """
+
+    def __init__(self, model):
+        embeddings = feature_extractor(model, "patch_encoder", grid=False).output
+        *features, tokens = feature_extractor(model, [*read_by_head(model), "encoder_norm"], grid=False).outputs
+        features = features[0] if len(features) == 1 else keras.layers.Average(dtype=model.config.dtype)(features)
+        self.embed = keras.Model(model.input, embeddings, name=f"{model.name}_patches")
+        self.blocks = keras.Model([embeddings, model.input], [features, tokens], name=f"{model.name}_blocks")
+        self._num_prefix = model.config.num_prefix_tokens
+        self._patch_size = model.config.patch_size
+
+    def grid(self, crops):
+        """Return the (rows, columns) of patches of crops (batch, crops, height, width, channels)."""
+        return tuple(side // step for side, step in zip(crops.shape[2:4], self._patch_size, strict=True))
+
+    def __call__(self, crops, training, masked=None):
+        """Return the features (batch, crops, dim), the patch tokens (batch * crops, patches, dim), and the masks.
+
+        Args:
+            crops: (batch, crops, height, width, channels).
+            training: whether dropout and stochastic depth are active.
+            masked: None, or a `MaskDraws` and the embedding (dim,) of masked patches.
+        """
+        images, masks = ops.reshape(crops, (-1, *crops.shape[2:])), None
+        embeddings = self.embed(images, training=training)
+        if masked is not None:
+            draws, token = masked
+            masks = draws(ops.reshape(embeddings, (-1, *self.grid(crops), embeddings.shape[-1])))
+            is_masked = ops.reshape(masks, (-1, embeddings.shape[1], 1))
+            embeddings = ops.where(is_masked, ops.cast(token, embeddings.dtype), embeddings)
+        features, tokens = self.blocks([embeddings, images], training=training)
+        return ops.reshape(features, (-1, crops.shape[1], features.shape[-1])), tokens[:, self._num_prefix :], masks
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MaskDraws(Layer):
+    """Draw block masks of crops (arXiv 2304.07193, appendix B); the state of the draws is saved with the model.
+
+    Args:
+        seed: integer for reproducible draws; None draws one.
+
+    Shapes:
+        (crops, rows, columns, dim) -> bool (crops, rows, columns)
+    """
+
+    def __init__(self, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        self.configure(seed=seed)
+        self.seeds = keras.random.SeedGenerator(seed)
+
+    def call(self, maps):
+        crops, grid = ops.shape(maps)[0], maps.shape[1:3]
+        order, blocks = (
+            keras.random.uniform((*shape, crops), seed=self.seeds, dtype="float32") for shape in ((2,), (_TRIES, 4))
+        )
+        return block_masks(blocks, requested_patches(order, grid[0] * grid[1]), grid)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AddedLoss(Layer):
+    """Add a value to the loss of a functional model, which has no `add_loss` itself.
+
+    Shapes:
+        () -> the same
+    """
+
+    def call(self, value):
+        self.add_loss(value)
+        return value
+
+
+class CollapseReport(keras.callbacks.Callback):
+    """Warn if the teacher's distribution no longer depends on the image; see `SelfDistillation`."""
+
+    _epochs = 0  # successive ones with a collapsed teacher
+
+    def on_epoch_end(self, epoch, logs=None):
+        (own, of_mean), settings = (logs[name] for name in METRICS), self.model.settings
+        is_low = epoch >= settings["freeze_epochs"] and of_mean - own < _COLLAPSED
+        self._epochs = self._epochs + 1 if is_low else 0
+        if self._epochs != 2:
+            return
+        warnings.warn(
+            f"{self.model.name} has collapsed in epoch {epoch + 1}: the teacher gives every image the same "
+            f"distribution (teacher_entropy={own:.3g}, batch_entropy={of_mean:.3g}, of at most "
+            f"{math.log(settings['out_dim']):.3g} nats): use centring, a lower teacher_temperature, a "
+            "higher teacher_momentum, a longer warm-up or a lower learning rate",
+            stacklevel=2,
+        )
+
+
+def features_of(model):
+    """Return the model from images to the input of the head, (batch, dim); a distilled model has the mean of two."""
+    inputs = feature_extractor(model, read_by_head(model), grid=False).outputs
+    outputs = inputs[0] if len(inputs) == 1 else keras.layers.Average(dtype=model.config.dtype)(inputs)
+    return keras.Model(model.input, outputs, name=f"{model.name}_features")
+
+
+def per_crop(body, crops, training):
+    """Return the features (batch, crops, dim) of crops (batch, crops, height, width, channels)."""
+    features = body(ops.reshape(crops, (-1, *crops.shape[2:])), training=training)
+    return ops.reshape(features, (-1, crops.shape[1], features.shape[-1]))
+
+
+def mean_of_all(values):
+    """Return the mean over the batch and the crops, of all replicas of tf.distribute."""
+    synchronized = keras.backend.backend() == "tensorflow"  # on JAX, a batch is one array on all devices
+    return ops.moments(ops.cast(values, "float32"), axes=(0, 1), synchronized=synchronized)[0]
+
+
+def entropy(probabilities):
+    """Return the entropies of distributions (..., out_dim), in nats."""
+    return -ops.sum(probabilities * ops.log(ops.maximum(probabilities, 1e-30)), axis=-1)
+
+
+def at_step(values, place):
+    return ops.take(values, ops.minimum(place, len(values) - 1))
