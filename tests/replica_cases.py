@@ -189,7 +189,12 @@ def masked_autoencoder():
     return {name: difference(one, other) for name, other in others.items()}
 
 
-def self_distillation():
+def self_distillation_dinov3():
+    """The same with Sinkhorn-Knopp, KoLeo and Gram anchoring; masks are drawn by each replica."""
+    return self_distillation(method="dinov3", patch_weight=0.0)
+
+
+def self_distillation(**settings):
     """Five batches of crops, the last one smaller, with the teacher, the centre and both entropies."""
     import keras
     import numpy as np
@@ -203,7 +208,8 @@ def self_distillation():
 
     def run():
         keras.utils.set_random_seed(3)
-        model = keras_vit.SelfDistillation(keras_vit.resize(tiny_vit(), "any"), 16, hidden_dim=8, bottleneck_dim=8)
+        student, sizes = keras_vit.resize(tiny_vit(), "any"), {"hidden_dim": 8, "bottleneck_dim": 8}
+        model = keras_vit.SelfDistillation(student, 16, **sizes, **settings)
         model.compile(sgd(clipnorm=0.1), epochs=2, steps_per_epoch=5)
         history = model.fit(
             tf.data.Dataset.from_tensor_slices((crops, np.zeros(27))).batch(6), epochs=2, verbose=0

@@ -92,8 +92,9 @@ def of_all_replicas(values):
         return values
     import tensorflow as tf
 
-    context = tf.distribute.get_replica_context()
-    return values if context.num_replicas_in_sync == 1 else context.all_gather(values, axis=0)
+    context = tf.distribute.get_replica_context()  # None while Keras builds a model
+    is_alone = context is None or context.num_replicas_in_sync == 1
+    return values if is_alone else context.all_gather(values, axis=0)
 
 
 def _reduction(model):

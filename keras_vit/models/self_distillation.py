@@ -19,7 +19,7 @@ from keras_vit.models.base import Model, head_dtype
 from keras_vit.models.copies import clone
 from keras_vit.models.derived import check_pools
 from keras_vit.models.scanned import check_unscanned
-from keras_vit.models.self_distillation_parts import METRICS, AddedLoss, CollapseReport, MaskDraws, Parts
+from keras_vit.models.self_distillation_parts import METRICS, CollapseReport, MaskDraws, Parts
 from keras_vit.models.training_model import TrainingModel
 from keras_vit.typing import Tensor
 
@@ -190,8 +190,6 @@ class SelfDistillation(TrainingModel, Model):
         """Create what the losses of patches and of features need."""
         settings, student = self.settings, self.student
         self._parts, self.patch_heads, self.gram_teacher = None, [], None
-        self.added_loss = AddedLoss(dtype="float32", name="added_loss")
-        keep_beside_graph(self, self.added_loss)
         if not (settings["patch_weight"] or settings["gram_weight"]):
             return
         config = student.config
@@ -278,10 +276,13 @@ class SelfDistillation(TrainingModel, Model):
         logits = self.student_head(ops.concatenate(features_of_all, axis=1))
         taught = ops.stop_gradient(self.teacher_head(taught))
         probabilities = self._targets(taught, self.center)
+        outputs = {"student": logits, "teacher": probabilities}
         if training:
-            self._add_losses(views, masks, features, patches, taught_patches)
+            # not by `add_loss`, which replicas share while they wait for each other
+            added = self._added_losses(views, masks, features, patches, taught_patches)
+            outputs["added"] = ops.broadcast_to(added, ops.shape(logits)[:1])  # a row per image, as all outputs
             self._move_center(self.center, parts.mean_of_all(taught))
-        return {"student": logits, "teacher": probabilities}
+        return outputs
 
     def _targets(self, taught, center, weights=None):
         """Return the teacher's distributions for its logits (..., out_dim)."""
@@ -290,33 +291,34 @@ class SelfDistillation(TrainingModel, Model):
         rows = ops.reshape(taught, (-1, taught.shape[-1]))
         return ops.reshape(losses.sinkhorn_knopp(rows, self._temperature(), weights=weights), ops.shape(taught))
 
-    def _add_losses(self, views, masks, features, patches, taught_patches):
-        """Add iBOT's loss, KoLeo and Gram anchoring, each with its weight."""
-        given = self.settings
+    def _added_losses(self, views, masks, features, patches, taught_patches):
+        """Return the weighted sum of KoLeo, Gram anchoring and iBOT's loss, or 0."""
+        given, terms = self.settings, []
         if given["koleo_weight"]:
             values = [ops.mean(losses.koleo(features[:, crop])) for crop in range(features.shape[1])]
-            self.added_loss(given["koleo_weight"] * sum(values))
+            terms.append(given["koleo_weight"] * sum(values))
         if given["gram_weight"]:
             _, anchors, _ = self._parts[2](views, False)
             grid = self._parts[0].grid(views)
             maps = (ops.reshape(one, (-1, *grid, one.shape[-1])) for one in (patches, ops.stop_gradient(anchors)))
-            self.added_loss(given["gram_weight"] * ops.mean(losses.gram_losses(*maps)))
-        if masks is None:
-            return
+            terms.append(given["gram_weight"] * ops.mean(losses.gram_losses(*maps)))
+        if masks is not None:
+            terms.append(given["patch_weight"] * self._patch_loss(masks, patches, taught_patches))
+        return sum(terms, ops.zeros((), "float32"))
+
+    def _patch_loss(self, masks, patches, taught):
+        """Return iBOT's loss of the masked patches, whose heads run on these alone, and move their centre."""
         crops, length = patches.shape[:2]  # of an unknown number, a quarter of the patches are masked at most
         size = block_masks.most_masked_patches(crops, length) if crops else ops.shape(patches)[0] * length // 4
         if crops and not size:
-            return
+            return 0.0
         places, weights = block_masks.masked_places(masks, size)
-        rows, taught = (ops.take(ops.reshape(one, (-1, one.shape[-1])), places, 0) for one in (patches, taught_patches))
+        rows, taught = (ops.take(ops.reshape(one, (-1, one.shape[-1])), places, 0) for one in (patches, taught))
         taught = ops.stop_gradient(self.patch_heads[1](taught))
-        targets = self._targets(taught, self.patch_center, weights)
-        loss = losses.masked_patch_loss(
-            targets, self.patch_heads[0](rows), weights, given["student_temperature"], ops.shape(patches)[0]
-        )
-        self.added_loss(given["patch_weight"] * loss)
-        center = ops.convert_to_tensor(self.patch_center)
+        targets, logits = self._targets(taught, self.patch_center, weights), self.patch_heads[0](rows)
+        images, center = ops.shape(patches)[0], ops.convert_to_tensor(self.patch_center)
         self._move_center(self.patch_center, losses.mean_of_patches(taught, weights, center))
+        return losses.masked_patch_loss(targets, logits, weights, self.settings["student_temperature"], images)
 
     def _move_center(self, center, mean):
         momentum = self.settings["center_momentum"]
@@ -340,7 +342,8 @@ class SelfDistillation(TrainingModel, Model):
                 "x must be a dict of crops, 'global' and 'local', such as of keras_vit.data.multi_crop_pipeline; got "
                 f"images of shape {getattr(x, 'shape', None)}"
             )
-        return super().compute_loss(x, y_pred["teacher"], y_pred["student"], sample_weight, training)
+        loss = super().compute_loss(x, y_pred["teacher"], y_pred["student"], sample_weight, training)
+        return loss + ops.mean(y_pred["added"]) / self._replicas if "added" in y_pred else loss
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         probabilities = y_pred["teacher"]

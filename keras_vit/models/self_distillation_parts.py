@@ -1,4 +1,4 @@
-"""Parts of self-distillation: an encoder in two halves, draws of masks, added losses, and the report of a collapse."""
+"""Parts of self-distillation: an encoder in two halves, draws of masks, and the report of a collapse."""
 
 import math
 import warnings
@@ -79,19 +79,6 @@ class MaskDraws(Layer):
             keras.random.uniform((*shape, crops), seed=self.seeds, dtype="float32") for shape in ((2,), (_TRIES, 4))
         )
         return block_masks(blocks, requested_patches(order, grid[0] * grid[1]), grid)
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
-class AddedLoss(Layer):
-    """Add a value to the loss of a functional model, which has no `add_loss` itself.
-
-    Shapes:
-        () -> the same
-    """
-
-    def call(self, value):
-        self.add_loss(value)
-        return value
 
 
 class CollapseReport(keras.callbacks.Callback):
