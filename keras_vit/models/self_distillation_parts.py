@@ -59,7 +59,7 @@ class Parts:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MaskDraws(Layer):
-    """Draw block masks of crops (arXiv 2304.07193, appendix B); the state of the draws is saved with the model.
+    """Draw block masks of crops (arXiv 2304.07193, appendix B); checkpoints of a run contain their state.
 
     Args:
         seed: integer for reproducible draws; None draws one.

@@ -81,10 +81,8 @@ def _open_onnx(folder):
     import onnxruntime
 
     session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
-    dtypes, tensors = (
-        {"tensor(float)": "float32", "tensor(int32)": "int32"},
-        (session.get_inputs(), session.get_outputs()),
-    )
+    dtypes = {"tensor(float)": "float32", "tensor(int32)": "int32"}
+    tensors = session.get_inputs(), session.get_outputs()
     described = [[(one.name, dtypes.get(one.type, one.type), one.shape) for one in side] for side in tensors]
     names = [name for name, *_ in described[1]]
     return lambda arrays: dict(zip(names, session.run(names, arrays), strict=True)), *described

@@ -1,8 +1,7 @@
 """float16 for a graph of ONNX: where 16 bits are enough, and float32 elsewhere.
 
 Norms, softmax and what is computed for them alone stay in float32, and so does an operation that reads or returns a
-value of 30,000 or more for the images it was tried on (float16 ends at 65,504). DINOv2 and DINOv3, for example, have a
-few channels with such values.
+value of 30,000 or more for the images it was tried on (float16 ends at 65,504). Models with outlier channels have them.
 """
 
 import numpy as np
@@ -15,16 +14,10 @@ from keras_vit.serving.tracing import LIMIT
 _SMALLEST = 6.2e-5  # smaller numbers have fewer digits in float16
 # operations that need the range or the digits of float32
 _WIDE: tuple[str, ...] = (
-    "LayerNormalization",
-    "Softmax",
-    "LogSoftmax",
-    "ReduceMean",
-    "ReduceSum",
-    "ReduceProd",
-    "Cast",
+    *("LayerNormalization", "Softmax", "ReduceMean", "ReduceSum", "ReduceProd", "Exp", "Log", "Pow", "Sqrt"),
+    *("Reciprocal", "Sin", "Cos", "Cast"),
+    "Range",  # has no float16 in ONNX
 )
-_WIDE += ("Exp", "Log", "Pow", "Sqrt", "Reciprocal", "Sin", "Cos")
-_WIDE += ("Range",)  # has no float16 in ONNX
 _BEFORE = ("Add", "Sub", "Mul", "Neg", "Abs")  # are in float32 if only such operations read them
 
 
