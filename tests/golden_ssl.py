@@ -15,6 +15,7 @@ from gradients import gradients_of
 from keras import ops
 
 import keras_vit
+from keras_vit.compat.saved_objects import clip_by_module
 from keras_vit.layers import ProjectionHead
 from keras_vit.models import block_masks as masks
 from keras_vit.models import self_distillation_loss as losses
@@ -253,7 +254,7 @@ def _step(arrays, case):
         gradients = gradients_of(lambda terms=terms: sum(terms()[1:]), [*student.values(), *flat.values()])
         found |= {f"{kind}/grad_{name}": gradients[number] for number, name in enumerate(names)}
         of_heads = [ops.convert_to_tensor(one) for one in gradients[len(names) :]]
-        clipped = losses.clip_by_module(of_heads, [head for head, _ in flat], config["clip_grad"])
+        clipped = clip_by_module(of_heads, [head for head, _ in flat], config["clip_grad"])
         for (head, name), gradient, after in zip(flat, of_heads, clipped, strict=True):
             found[f"{kind}/grad/{head}.{name}"] = _stored(name, gradient)
             _keep(found, case, f"{kind}/grad_clipped/{head}.{name}", _stored(name, after))

@@ -19,6 +19,7 @@ VERBS = {
     "explain": commands.explain,
     "demo": commands.demo,
     "train": training.train,
+    "pretrain": training.pretrain,
     "export": commands.export,
     "bench": commands.bench,
     "convert": commands.convert,

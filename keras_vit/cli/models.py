@@ -79,7 +79,8 @@ def build_model(args, needs_weights=True, **changes):
 
 
 def _option(args):
-    return "MODEL" if args.verb == "info" else "--published" if getattr(args, "published", None) else "--model"
+    option = {"info": "MODEL", "pretrain": "--from"}.get(args.verb, "--model")
+    return "--published" if getattr(args, "published", None) else option
 
 
 def change_preprocessing(preprocessing, args):

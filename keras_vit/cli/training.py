@@ -56,6 +56,27 @@ def train(args):
     return Answer(values, "\n".join(f"{name}: {value}" for name, value in shown.items() if value))
 
 
+def pretrain(args):
+    """Go on training an encoder on images without labels."""
+    source = keras_vit.data.from_files(args.folder)
+    validation = None if args.labels is None else keras_vit.data.from_directory(args.labels)
+    changes, training = read_changes(args), keras_vit.training
+    with users_mistakes(training.CheckpointError, training.NonFiniteError), _why_it_ended():
+        encoder = build_model(args, include_top=False)
+        if args.crop_size is not None:
+            encoder = keras_vit.resize(encoder, "any")
+            encoder.preprocessing = encoder.preprocessing.at(args.crop_size)
+        recipe = training.continued_pretraining(encoder, source.size, changes.pop("batch_size", 64)).replace(**changes)
+        if args.trained == "lora":
+            keras_vit.add_lora(encoder)
+        elif args.trained != "all":
+            keras_vit.freeze(encoder, f"block_{encoder.config.num_layers - 1 - args.trained:02d}")
+        options = {**given(args, ("checkpoint_every", "max_corrupt")), "model": encoder, "validation": validation}
+        keras_vit.train(recipe, source, args.workdir, verbose=0 if args.quiet else "auto", **options)
+    best = str(pathlib.Path(args.workdir) / "best.keras")
+    return Answer({"best": best}, f"best: {best}")
+
+
 def _task_sources(args, task, seed):
     source = open_task_source(args, task.models)
     return (source, None) if args.hold_out is None else split(source, args.hold_out, seed)

@@ -99,22 +99,25 @@ class _PerVariable:
         rate_factors: one number per trainable variable, in their order; None means 1 for all.
         encoder_rate: Keras schedule that takes the place of the learning rate for some variables, or None.
         of_encoder: one bool per trainable variable, whether it follows `encoder_rate`; None without one.
+        modules: one name per trainable variable; `global_clipnorm` then limits the norm of each module by itself, as in
+            DINOv2. None has one norm.
         **kwargs: arguments of the optimizer.
     """
 
-    def __init__(self, *args, rate_factors=None, encoder_rate=None, of_encoder=None, **kwargs):
+    def __init__(self, *args, rate_factors=None, encoder_rate=None, of_encoder=None, modules=None, **kwargs):
         super().__init__(*args, **kwargs)
         self.rate_factors = None if rate_factors is None else tuple(float(factor) for factor in rate_factors)
         self.encoder_rate = encoder_rate
         self.of_encoder = None if of_encoder is None else tuple(map(bool, of_encoder))
+        self.modules = None if modules is None else tuple(modules)
 
     def build(self, variables):
         if self.built:
             return
-        counts = {len(given) for given in (self.rate_factors, self.of_encoder) if given is not None}
+        counts = {len(given) for given in (self.rate_factors, self.of_encoder, self.modules) if given is not None}
         if counts - {len(variables)}:
             raise ValueError(
-                f"the optimizer has learning rates for {max(counts)} trainable variables; "
+                f"the optimizer has learning rates or modules for {max(counts)} trainable variables; "
                 f"the model has {len(variables)}: compile it again after freezing or unfreezing layers"
             )
         super().build(variables)
@@ -128,6 +131,11 @@ class _PerVariable:
             self.assign_sub(variable, ops.multiply(variable, rate * ops.cast(weight_decay_of(self), variable.dtype)))
         super().update_step(gradient, variable, rate)
 
+    def _clip_gradients(self, grads):
+        if self.modules is None:
+            return super()._clip_gradients(grads)
+        return clip_by_module(grads, self.modules, self.global_clipnorm)
+
     def _apply_weight_decay(self, variables):
         """Do nothing, because `update_step` applies the weight decay."""
 
@@ -139,6 +147,8 @@ class _PerVariable:
         if self.encoder_rate is not None:
             rate = keras.saving.serialize_keras_object(self.encoder_rate)
             own |= {"encoder_rate": rate, "of_encoder": list(self.of_encoder)}
+        if self.modules is not None:
+            own["modules"] = list(self.modules)
         return {**super().get_config(), **own}
 
     @classmethod
@@ -148,6 +158,24 @@ class _PerVariable:
         }
         read = {name: keras.saving.deserialize_keras_object(one, custom_objects) for name, one in schedules.items()}
         return super().from_config({**config, **read}, custom_objects)
+
+
+def clip_by_module(gradients, modules, norm):
+    """Clip the gradients of each module to a global norm of their own, as DINOv2 does for the backbone and each head.
+
+    Args:
+        gradients: one per variable.
+        modules: for each gradient, the module that it belongs to, such as its name.
+        norm: largest norm of a module.
+
+    Returns:
+        The gradients times min(1, norm / (norm of their module + 1e-6)), in the same order.
+    """
+    squares = {}
+    for module, gradient in zip(modules, gradients, strict=True):
+        squares[module] = squares.get(module, 0.0) + ops.sum(ops.square(ops.cast(gradient, "float32")))
+    factors = {module: ops.minimum(1.0, norm / (ops.sqrt(square) + 1e-6)) for module, square in squares.items()}
+    return [one * ops.cast(factors[module], one.dtype) for one, module in zip(gradients, modules, strict=True)]
 
 
 def rate_of(optimizer, index):

@@ -52,7 +52,7 @@ def _replace(optimizer, methods):
 def _clip_gradients(self, gradients):
     """Replace the method of the same name: the global norm takes one pass over each gradient and stores nothing."""
     is_plain = all(isinstance(gradient, tf.Tensor) and gradient.dtype == tf.float32 for gradient in gradients)
-    if is_plain and self.global_clipnorm:
+    if is_plain and self.global_clipnorm and not getattr(self, "modules", None):
         return tf.clip_by_global_norm(gradients, self.global_clipnorm)[0]
     return type(self)._clip_gradients(self, gradients)
 

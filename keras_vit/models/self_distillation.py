@@ -16,7 +16,7 @@ from keras_vit.models import block_masks
 from keras_vit.models import self_distillation_loss as losses
 from keras_vit.models import self_distillation_parts as parts
 from keras_vit.models.base import Model, head_dtype
-from keras_vit.models.copies import clone
+from keras_vit.models.copies import merge_lora
 from keras_vit.models.derived import check_pools
 from keras_vit.models.scanned import check_unscanned
 from keras_vit.models.self_distillation_parts import METRICS, CollapseReport, MaskDraws, Parts
@@ -68,6 +68,8 @@ class SelfDistillation(TrainingModel, Model):
 
     `fit` trains `student` in place and updates `teacher`, a model of the same class with the same config; the authors
     evaluate the teacher. Both are ordinary models for `train`, `knn` and so on. A head of the student is not trained.
+    Any encoder that `load` returns can be the student, with `add_lora` or `freeze` before; the teacher then follows the
+    kernels with LoRA merged, and has no LoRA.
     `recipe.compile` and `train` take the hyper-parameters from `dino/imagenet`.
 
     A step updates the student, then the teacher with the momentum of the step. In the first `freeze_epochs`, the last
@@ -91,8 +93,9 @@ class SelfDistillation(TrainingModel, Model):
         teacher_temperature: temperature of the teacher's outputs after the warm-up, above 0; the authors advise at most
             0.07.
         warmup_temperature: temperature of the teacher in the first epoch.
-        warmup_epochs: epochs in which it rises to `teacher_temperature`, see `temperature_schedule`. The authors'
-            default is none, at a temperature of 0.04; the paper uses 30 epochs.
+        warmup_epochs: epochs in which it rises to `teacher_temperature`, see `temperature_schedule`: with `dino` after
+            each epoch, with the other methods after each step. The default of DINO's authors is none, at a temperature
+            of 0.04; the papers use 30 epochs.
         freeze_epochs: epochs in which the last layer of the head is frozen.
         teacher_momentum: momentum of the moving average in the first step, in [0, 1); it rises to 1, see
             `cosine_schedule`. The authors advise a higher one for smaller batches, 0.9995 for 256 images. None is
@@ -161,7 +164,9 @@ class SelfDistillation(TrainingModel, Model):
         given, usual = locals(), METHODS[checks.check_choice("method", method, METHODS)]
         given |= {key: value for key, value in usual.items() if given[key] is None}
         settings = {key: ARGUMENTS[key](key, given[key]) for key in _SETTINGS}
-        dtype, teacher = head_dtype(student.config), clone(student)
+        dtype, teacher = head_dtype(student.config), merge_lora(student)
+        teacher.trainable = False  # so that Keras sees a change below
+        teacher.trainable = True  # whatever of the student is frozen: others may train it later
         sizes = out_dim, hidden_dim, bottleneck_dim, 3, settings["norm_last_layer"]
         heads = [ProjectionHead(*sizes, dtype=dtype, name=f"{owner}_head") for owner in ("student", "teacher")]
         bodies = [parts.features_of(one) for one in (student, teacher)]
@@ -214,9 +219,14 @@ class SelfDistillation(TrainingModel, Model):
             shape = (settings["out_dim"],)
             self.patch_center = self.add_weight(name="patch_center", shape=shape, initializer="zeros", trainable=False)
         if settings["gram_weight"]:
-            self.gram_teacher = clone(student)
+            self.gram_teacher = merge_lora(student)
             keep_beside_graph(self, self.gram_teacher)
             self._parts.append(Parts(self.gram_teacher))
+
+    @property
+    def trained_heads(self) -> list[ProjectionHead]:
+        """Return the heads of the student."""
+        return list(dict.fromkeys([self.student_head, *self.patch_heads[:1]]))
 
     def compile(  # type: ignore[override] # the names are Keras's, the mixin's are *args
         self, optimizer: Any = "rmsprop", loss: Any = None, *, epochs: int, steps_per_epoch: int, **kwargs: Any
@@ -238,7 +248,12 @@ class SelfDistillation(TrainingModel, Model):
         given, counts = self.settings, {"epochs": epochs, "steps_per_epoch": steps_per_epoch}
         self._epochs = {key: ARGUMENTS[key](key, count) for key, count in counts.items()}
         warmup = (given["warmup_temperature"], given["teacher_temperature"], given["warmup_epochs"])
-        self._temperatures = losses.temperature_schedule(*warmup, epochs).astype("float32")
+        if given["method"] == "dino":  # one temperature for an epoch
+            temperatures = losses.temperature_schedule(*warmup, epochs).repeat(steps_per_epoch)
+        else:
+            steps = given["warmup_epochs"] * steps_per_epoch
+            temperatures = losses.temperature_schedule(*warmup[:2], steps, epochs * steps_per_epoch)
+        self._temperatures = temperatures.astype("float32")
         momenta = losses.cosine_schedule(given["teacher_momentum"], 1.0, epochs * steps_per_epoch)
         self._momenta = momenta.astype("float32")
         usual = losses.SelfDistillationLoss(given["student_temperature"], _LEAST_PAIRS[given["method"]])
@@ -361,15 +376,14 @@ class SelfDistillation(TrainingModel, Model):
     def _end_step(self):
         """Restore a frozen last layer, then move the teacher towards the student."""
         is_frozen = self.step < self.settings["freeze_epochs"] * self._epochs["steps_per_epoch"]
-        heads = {id(two[0]): two for two in ((self.student_head, self.teacher_head), self.patch_heads) if two}
+        heads = dict(zip(self.trained_heads, dict.fromkeys([self.teacher_head, *self.patch_heads[1:]]), strict=True))
         for name in ("kernel", "scale"):  # while it is frozen, it equals the teacher's
-            for own, other in ([getattr(head, name) for head in two] for two in heads.values()):
+            for own, other in ([getattr(head, name) for head in two] for two in heads.items()):
                 own.assign(ops.where(is_frozen, other.value, own.value))
         momentum = parts.at_step(self._momenta, self.step)
-        pairs = [(self.teacher, self.student), (self.teacher_head, self.student_head)]
-        if self.settings["separate_heads"] and self.patch_heads:
-            pairs.append(tuple(reversed(self.patch_heads)))
-        for average, value in (pair for two in pairs for pair in zip(*(one.variables for one in two), strict=True)):
+        followed = parts.followed(self.teacher, self.student)
+        followed += [pair for own, other in heads.items() for pair in zip(other.variables, own.variables, strict=True)]
+        for average, value in followed:
             if keras.backend.is_float_dtype(average.dtype):
                 average.assign(losses.moving_average(average, value, ops.cast(momentum, average.dtype)))
         self.step.assign(self.step + 1)
@@ -377,7 +391,7 @@ class SelfDistillation(TrainingModel, Model):
     def _temperature(self):
         if not self.compiled:
             return self.settings["teacher_temperature"]
-        return parts.at_step(self._temperatures, self.step // self._epochs["steps_per_epoch"])
+        return parts.at_step(self._temperatures, self.step)
 
     def _checked_crops(self, inputs):
         shapes = {key: tuple(value.shape)[1:] for key, value in inputs.items()}

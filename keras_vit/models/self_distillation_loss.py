@@ -5,8 +5,6 @@ facebookresearch/dinov2.
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import keras
 import numpy as np
@@ -47,7 +45,7 @@ def cosine_schedule(initial: float, final: float, steps: int, warmup_steps: int 
 
 
 def temperature_schedule(initial: float, final: float, warmup_epochs: int, epochs: int) -> np.ndarray:
-    """Return the temperatures of the teacher, one per epoch.
+    """Return the temperatures of the teacher, one per epoch (DINO), or per step if all numbers are steps (DINOv2).
 
     They rise linearly from `initial` to `final` in `warmup_epochs` values, both included, and then stay. A run of fewer
     epochs ends within the warm-up.
@@ -222,24 +220,6 @@ def moving_average(average: Tensor, value: Tensor, momentum: float) -> Tensor:
         momentum: in [0, 1].
     """
     return average + (1 - momentum) * (value - average)
-
-
-def clip_by_module(gradients: Sequence[Tensor], modules: Sequence[Any], norm: float) -> list[Tensor]:
-    """Clip the gradients of each module to a global norm of their own, as DINOv2 does for the backbone and each head.
-
-    Args:
-        gradients: one per variable.
-        modules: for each gradient, the module that it belongs to, such as its name.
-        norm: largest norm of a module.
-
-    Returns:
-        The gradients times min(1, norm / (norm of their module + 1e-6)), in the same order.
-    """
-    squares: dict[Any, Any] = {}
-    for module, gradient in zip(modules, gradients, strict=True):
-        squares[module] = squares.get(module, 0.0) + ops.sum(ops.square(ops.cast(gradient, "float32")))
-    factors = {module: ops.minimum(1.0, norm / (ops.sqrt(square) + 1e-6)) for module, square in squares.items()}
-    return [one * ops.cast(factors[module], one.dtype) for one, module in zip(gradients, modules, strict=True)]
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

@@ -6,10 +6,12 @@ import warnings
 import keras
 from keras import ops
 
+from keras_vit.compat.graph import inner_layers, owned_variables
 from keras_vit.layers.base import Layer
 from keras_vit.models.block_masks import block_masks, requested_patches
 from keras_vit.models.derived import feature_extractor
 from keras_vit.models.encoders import read_by_head
+from keras_vit.models.layer_states import has_lora
 
 _TRIES = 64  # blocks that a mask may try
 METRICS = ("teacher_entropy", "batch_entropy")
@@ -106,6 +108,18 @@ def features_of(model):
     inputs = feature_extractor(model, read_by_head(model), grid=False).outputs
     outputs = inputs[0] if len(inputs) == 1 else keras.layers.Average(dtype=model.config.dtype)(inputs)
     return keras.Model(model.input, outputs, name=f"{model.name}_features")
+
+
+def followed(teacher, student):
+    """Return pairs of a variable of the teacher and the value that it follows: a kernel with LoRA is merged first.
+
+    The average of the merged kernels is exact; that of the two matrices of LoRA, each by itself, would not be.
+    """
+    layers = zip(inner_layers(teacher), inner_layers(student), strict=True)
+    merged = {id(mine.layer.kernel): other.layer.kernel for mine, other in layers if has_lora(other.layer)}
+    values = {owned.stored_name: owned.variable for owned in owned_variables(student)}
+    owned = owned_variables(teacher)
+    return [(one.variable, merged.get(id(one.variable), values[one.stored_name])) for one in owned]
 
 
 def per_crop(body, crops, training):

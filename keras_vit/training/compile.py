@@ -213,7 +213,7 @@ def create_optimizer(recipe, learning_rate, model, steps=None, warmup_steps=0):
     arguments = {
         "learning_rate": learning_rate,
         "weight_decay": decay,
-        "global_clipnorm": recipe.clip_norm,
+        "global_clipnorm": recipe.clip_norm or recipe.clip_module_norm,
         "clipnorm": recipe.clip_weight_norm,
         "gradient_accumulation_steps": recipe.gradient_accumulation_steps,
     }
@@ -222,15 +222,21 @@ def create_optimizer(recipe, learning_rate, model, steps=None, warmup_steps=0):
     encoder = find_encoder(model)
     inside = set() if encoder is None else set(map(id, encoder.variables))
     of_encoder = [id(variable) in inside for variable in model.trainable_variables]
-    if recipe.layer_decay is not None or recipe.encoder_rate != 1:
-        rates = zip(layer_rates(model, recipe.layer_decay or 1.0), of_encoder, strict=True)
-        arguments["rate_factors"] = [rate * (recipe.encoder_rate if is_inside else 1) for rate, is_inside in rates]
+    if recipe.layer_decay is not None or recipe.encoder_rate != 1 or recipe.patch_rate != 1:
+        rates = layer_rates(model, recipe.layer_decay or 1.0)
+        for place, (variable, is_inside) in enumerate(zip(model.trainable_variables, of_encoder, strict=True)):
+            rates[place] *= recipe.encoder_rate if is_inside else 1
+            rates[place] *= recipe.patch_rate if is_inside and "patch_encoder/" in variable.path else 1
+        arguments["rate_factors"] = rates
+    if recipe.clip_module_norm is not None:
+        heads = {id(weight): head.name for head in model.trained_heads for weight in head.weights}
+        arguments["modules"] = [heads.get(id(variable), "encoder") for variable in model.trainable_variables]
     if recipe.encoder_warmup_steps:  # the rate of the encoder is 0 while the heads warm up
         rate = create_schedule(recipe, steps - warmup_steps, recipe.encoder_warmup_steps)
         arguments["encoder_rate"] = saved_objects.Warmup(0.0, 0.0, warmup_steps, rate) if warmup_steps else rate
         arguments["of_encoder"] = of_encoder
-    has_own_rates = {"rate_factors", "encoder_rate"} & {*arguments}
-    library = saved_objects if recipe.weight_decay or has_own_rates else keras.optimizers
+    is_own = recipe.weight_decay or {"rate_factors", "encoder_rate", "modules"} & {*arguments}
+    library = saved_objects if is_own else keras.optimizers
     if recipe.optimizer == "adamw":
         beta_2 = 0.999 if recipe.beta_2 is None else recipe.beta_2
         return library.AdamW(beta_1=0.9, beta_2=beta_2, epsilon=1e-8, **arguments)

@@ -7,7 +7,7 @@ from keras_vit.checkpoints.load import load_weights
 from keras_vit.config import ImageConfig
 from keras_vit.models import Model, TaskModel, VisionTransformer, build_model, resize
 from keras_vit.models.distillation import result_of, student_of
-from keras_vit.models.encoders import find_encoder
+from keras_vit.models.encoders import Encoder, find_encoder
 from keras_vit.training.recipe_checks import CROPPED, SELF_SUPERVISED, TASKS
 from keras_vit.zoo import VARIANTS, create_model, variant_name
 
@@ -34,11 +34,12 @@ def model_to_train(recipe, class_names, model=None, weights=None, steps=None):
     if not isinstance(model, Model):
         model = _create(recipe, len(class_names), model, weights)
         model.labels = class_names
-        if recipe.loss in SELF_SUPERVISED:
-            model = resize(model, "any") if recipe.loss == CROPPED and hasattr(model.config, "table_grid") else model
-            model = SELF_SUPERVISED[recipe.loss](model, **(recipe.pretraining or {}))
     elif weights is not None:
         raise ValueError("weights must be None with a built model: load them first with keras_vit.load_weights")
+    wanted = SELF_SUPERVISED.get(recipe.loss)
+    if wanted is not None and isinstance(model, Encoder):
+        model = resize(model, "any") if recipe.loss == CROPPED and hasattr(model.config, "table_grid") else model
+        model = wanted(model, **(recipe.pretraining or {}))
     encoder = find_encoder(model)
     if encoder is None:
         raise TypeError(f"model must be or contain one model of keras_vit; {model.name!r} has none or several")

@@ -47,6 +47,8 @@ class Recipe(Config):
         momentum: momentum of `sgd`, in [0, 1); None uses the paper's 0.9.
         beta_2: decay rate of the second moment of `adamw`, in [0, 1); None uses 0.999.
         clip_norm: maximum global norm of the gradients, None for no clipping.
+        clip_module_norm: for loss `self_distillation`, maximum global norm of the gradients of the encoder, and of each
+            head; None for no clipping.
         clip_weight_norm: maximum norm of the gradient of each weight, None for no clipping.
         loss: `softmax`, or `sigmoid` summed over the classes, both for integer and for mixed labels; or one that uses
             no labels: `masked_patches` of a `keras_vit.MaskedPatchPrediction`, `masked_autoencoder` of a
@@ -58,9 +60,10 @@ class Recipe(Config):
         head: for the loss of a task model, dict of arguments of the task model that `keras_vit.train` builds, without
             `classes` or `num_keypoints`, and maybe its `class_name`; None for its defaults.
         max_objects: for losses `masks` and `boxes`, see `keras_vit.data.task_pipeline`.
-        encoder_rate: for the loss of a task model, factor of the learning rate of the encoder, in (0, 1].
-        encoder_warmup_steps: for the loss of a task model, steps of a warm-up of the encoder after the warm-up of the
-            head, in which the learning rate of the encoder is 0; 0 for one warm-up of both.
+        encoder_rate: for the loss of a task model and `self_distillation`, factor of the learning rate of the encoder,
+            in (0, 1].
+        encoder_warmup_steps: for the same, steps of a warm-up of the encoder after the warm-up of the heads, in which
+            the learning rate of the encoder is 0; 0 for one warm-up of both.
         frozen: for the loss of a task model, whether the encoder is not trained.
         crops: for loss `self_distillation`, dict of arguments of `keras_vit.data.multi_crop_pipeline`; None for its
             defaults.
@@ -79,6 +82,7 @@ class Recipe(Config):
             no average.
         layer_decay: in (0, 1], factor of the learning rate per block, from the head to the embedding; see
             `keras_vit.training.compile.layer_rates`. None for one learning rate.
+        patch_rate: factor of the learning rate of the patch embedding, in (0, 1], besides that of `layer_decay`.
         microbatches: number of parts that a batch is split into to save memory; the update equals that of the whole
             batch.
         gradient_accumulation_steps: number of steps between two updates of the weights, as in Keras's optimizers. None
@@ -119,6 +123,7 @@ class Recipe(Config):
     momentum: float | None = None
     beta_2: float | None = None
     clip_norm: float | None = None
+    clip_module_norm: float | None = None
     clip_weight_norm: float | None = None
     loss: str = "softmax"
     pretraining: dict[str, Any] | None = None
@@ -139,6 +144,7 @@ class Recipe(Config):
     drop_path_rate: float | None = None
     ema_momentum: float | None = None
     layer_decay: float | None = None
+    patch_rate: float = 1.0
     microbatches: int = 1
     gradient_accumulation_steps: int | None = None
     steps_per_execution: int = 1

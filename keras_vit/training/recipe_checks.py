@@ -85,8 +85,9 @@ _NEEDS = {
     "beta_2": ("optimizer", ("adamw",)),
     "head_bias": ("loss", ("sigmoid",)),  # it does not change a softmax
     "pretraining": ("loss", (*SELF_SUPERVISED, "masks")),
-    **dict.fromkeys(("head", "max_objects", "encoder_rate", "encoder_warmup_steps", "frozen"), ("loss", tuple(TASKS))),
-    "crops": ("loss", (CROPPED,)),
+    **dict.fromkeys(("head", "max_objects", "frozen"), ("loss", tuple(TASKS))),
+    **dict.fromkeys(("encoder_rate", "encoder_warmup_steps"), ("loss", (CROPPED, *TASKS))),
+    **dict.fromkeys(("clip_module_norm", "crops"), ("loss", (CROPPED,))),
     **dict.fromkeys(("label_smoothing", "mix"), ("loss", CROSS_ENTROPIES)),  # the others use no labels
     "input_dtype": ("loss", CROSS_ENTROPIES),  # the others need standardised images
 }
@@ -115,7 +116,10 @@ def rules(r):
         "{augment} requires another {loss} (it is part of {crops})": r.loss == CROPPED and r.augment,
         "{repeats} requires another {loss}": r.loss == CROPPED and r.repeats > 1,
         "{final_weight_decay} requires {weight_decay}": r.final_weight_decay is not None and not r.weight_decay,
-        "at most one of {clip_norm} and {clip_weight_norm} may be given": r.clip_norm and r.clip_weight_norm,
+        "at most one of {clip_norm}, {clip_module_norm} and {clip_weight_norm} may be given": sum(
+            norm is not None for norm in (r.clip_norm, r.clip_module_norm, r.clip_weight_norm)
+        )
+        > 1,
         "{microbatches} must divide {batch_size}": r.batch_size % r.microbatches,
         "{repeats} must not exceed {batch_size}": r.repeats > r.batch_size,
         "{steps_per_execution} must divide {steps}": r.steps is not None and r.steps % r.steps_per_execution,
@@ -154,13 +158,13 @@ def _check_shares(name, value):
 
 _NAMES = {
     checks.check_string: "source",
-    checks.check_positive: "learning_rate clip_norm clip_weight_norm",
+    checks.check_positive: "learning_rate clip_norm clip_module_norm clip_weight_norm",
     checks.check_integer: "max_objects batch_size epochs steps repeats microbatches steps_per_execution",
     checks.check_rate: "warmup_fraction momentum beta_2 label_smoothing ema_momentum",
     _number("finite number of at least 0", lambda x: x >= 0): "final_learning_rate warmup_epochs warmup_learning_rate "
     "weight_decay final_weight_decay",
     _check_arguments: "crops head pretraining",
-    _number("finite number in (0, 1]", lambda x: 0 < x <= 1): "decay_factor encoder_rate layer_decay",
+    _number("finite number in (0, 1]", lambda x: 0 < x <= 1): "decay_factor encoder_rate layer_decay patch_rate",
 }
 
 # checks of the fields of `Recipe` that `ARGUMENTS` does not have, or for which it has a weaker check

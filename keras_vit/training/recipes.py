@@ -7,10 +7,14 @@ no colour jitter in addition to RandAugment.
 
 import ast
 import fnmatch
+import math
 from typing import Any
+
+import keras
 
 from keras_vit import checks
 from keras_vit.files import read_table
+from keras_vit.models import VisionTransformer
 from keras_vit.training.recipe import Recipe
 from keras_vit.typing import Size
 
@@ -48,6 +52,41 @@ def bit_hyperrule(examples: int, image_size: Size) -> Recipe:
         return recipe
     source = recipe.source.replace("images of 384 pixels", "images of 128 pixels")
     return recipe.replace(augment=("random_crop(160)", "flip"), image_size=128, source=source)
+
+
+def continued_pretraining(model: keras.Model, images: int, batch_size: int = 64) -> Recipe:
+    """Return the recipe `dinov2/continue` for a model and a number of images.
+
+    It has 2^k prototypes, about one for 16 images (1,024 to 65,536), Sinkhorn-Knopp from 64 images per batch on and
+    softmax below, no KoLeo below 16, local crops of 3/7 of the model's image size, as in DINO and DINOv2, and the
+    learning rate of the recipe times the square root of `batch_size` over its batch size (arXiv 2304.07193).
+
+    Args:
+        model: the encoder to go on with.
+        images: number of training images.
+        batch_size: images per step, over all devices.
+
+    Raises:
+        TypeError: if `model` is not a `VisionTransformer`.
+        ValueError: if a number is not an integer above 0.
+    """
+    checks.check_instance("model", model, VisionTransformer, "a keras_vit.VisionTransformer")
+    images, batch_size = checks.check_integer("images", images), checks.check_integer("batch_size", batch_size)
+    recipe = RECIPES["dinov2/continue"]
+    sides = zip(model.preprocessing.image_size, model.config.patch_size, strict=True)
+    settings = {
+        **(recipe.pretraining or {}),
+        "out_dim": 2 ** min(max(int(math.log2(images / 16)), 10), 16),
+        "centering": "sinkhorn_knopp" if batch_size >= 64 else "softmax",
+    }
+    if batch_size < 16:
+        settings["koleo_weight"] = 0.0
+    return recipe.replace(
+        batch_size=batch_size,
+        learning_rate=recipe.learning_rate * math.sqrt(batch_size / recipe.batch_size),
+        pretraining=settings,
+        crops={**(recipe.crops or {}), "local_size": tuple(step * max(round(side * 3 / 7 / step), 1) for side, step in sides)},
+    )
 
 
 def read_field(name: str, text: str) -> Any:

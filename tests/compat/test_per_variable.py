@@ -117,7 +117,7 @@ def test_survive_load_model_in_a_process_that_only_imports_keras_vit(tmp_path):
 
 def test_another_number_of_variables_is_refused():
     optimizer = saved_objects.SGD(0.1, rate_factors=[1.0])
-    with pytest.raises(ValueError, match="rates for 1 trainable variables; the model has 4: compile it again"):
+    with pytest.raises(ValueError, match="rates or modules for 1 trainable variables; the model has 4: compile it again"):
         optimizer.build(variables())
 
 
@@ -175,3 +175,22 @@ print("equal")
 def test_replicas_change_nothing():
     done = subprocess.run([sys.executable, "-c", MIRRORED], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.split()[-1] == "equal", done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_each_module_has_its_own_norm(name):
+    ours, stock, arguments = OPTIMIZERS[name]
+    modules = ["a", "a", "b", "b"]
+
+    class Clipped(stock):
+        def _clip_gradients(self, grads):
+            norms = [np.sqrt(sum(np.square(numpy(g)).sum() for g in grads[part])) for part in (slice(2), slice(2, 4))]
+            return [g * min(1.0, 0.5 / (norms[place // 2] + 1e-6)) for place, g in enumerate(grads)]
+
+    numpy = keras.ops.convert_to_numpy
+    found = train(lambda rate: ours(rate, modules=modules, global_clipnorm=0.5, weight_decay=0.0, **arguments), 0.1)
+    expected = train(lambda rate: Clipped(rate, weight_decay=0.0, **arguments), 0.1)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    again = ours.from_config(ours(0.1, modules=modules, global_clipnorm=0.5, **arguments).get_config())
+    assert again.modules == ("a", "a", "b", "b") and again.global_clipnorm == 0.5

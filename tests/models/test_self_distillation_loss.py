@@ -95,13 +95,6 @@ def test_gram_losses_is_the_mean_over_the_pairs_of_patches():
     assert np.isfinite(numpy(losses.gram_losses(zeros, teacher))).all()
 
 
-def test_clip_by_module():
-    gradients = [np.full(4, 3.0, "float32"), np.full((2, 2), 4.0, "float32"), np.full(3, 0.1, "float32")]
-    found = losses.clip_by_module(list(map(ops.convert_to_tensor, gradients)), ["a", "a", "b"], 5.0)
-    for one, factor, gradient in zip(found, (0.5, 0.5, 1.0), gradients, strict=True):  # sqrt(4 * 9 + 4 * 16) = 10
-        np.testing.assert_allclose(numpy(one), factor * gradient, rtol=1e-6)
-
-
 def test_loss_keeps_its_divisor():
     loss = losses.SelfDistillationLoss(0.2, least_pairs=3)
     again = losses.SelfDistillationLoss.from_config(loss.get_config())

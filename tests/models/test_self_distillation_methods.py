@@ -159,3 +159,35 @@ def test_refused(student):
         SelfDistillation(swin, method="dinov2", **SETTINGS)
     with pytest.raises(ValueError, match="centering must be one of 'softmax', 'sinkhorn_knopp'; got centering='none'"):
         SelfDistillation(student, centering="none", **SETTINGS)
+
+
+def test_the_teacher_follows_merged_lora(student, eagerly):
+    keras_vit.add_lora(student, rank=2)
+    given = keras_vit.merge_lora(student)
+    model = make(student, "dinov3", freeze_epochs=0, teacher_momentum=0.5)
+    assert [len(one.weights) for one in (model.teacher, model.gram_teacher)] == [len(given.weights)] * 2
+    model.fit(make_crops(4), batch_size=4, epochs=1, verbose=0)
+    merged = keras_vit.merge_lora(student)
+    changed = 0
+    for average, new, old in zip(model.teacher.weights, merged.weights, given.weights, strict=True):
+        expected = numpy(old) + (1 - model._momenta[0]) * (numpy(new) - numpy(old))
+        np.testing.assert_allclose(numpy(average), expected, atol=1e-6)
+        changed += np.abs(numpy(new) - numpy(old)).max() > 0
+    assert changed == 2  # qkv and proj of the only block
+    for anchor, old in zip(model.gram_teacher.weights, given.weights, strict=True):
+        np.testing.assert_array_equal(numpy(anchor), numpy(old))
+
+
+def test_a_teacher_of_frozen_blocks_is_trainable(make_model, eagerly):
+    student = keras_vit.resize(make_model(num_layers=2, patch_size=4), "any")
+    keras_vit.freeze(student, "block_00")
+    model, kernel = make(student, "dinov2", freeze_epochs=0), student.get_layer("block_00").attention.qkv.kernel
+    before = numpy(kernel)
+    model.fit(make_crops(4), batch_size=4, epochs=1, verbose=0)
+    np.testing.assert_array_equal(numpy(kernel), before)
+    assert len(model.teacher.trainable_variables) == len(model.teacher.weights) > len(student.trainable_variables)
+
+
+def test_schedule_of_the_temperature(student):
+    assert make(student, "dino")._temperatures == pytest.approx(np.repeat([0.05, 0.07, 0.09, 0.09], 2))  # per epoch
+    assert make(student, "dinov2")._temperatures == pytest.approx([*np.linspace(0.05, 0.09, 6), 0.09, 0.09])
