@@ -117,7 +117,9 @@ def test_survive_load_model_in_a_process_that_only_imports_keras_vit(tmp_path):
 
 def test_another_number_of_variables_is_refused():
     optimizer = saved_objects.SGD(0.1, rate_factors=[1.0])
-    with pytest.raises(ValueError, match="rates or modules for 1 trainable variables; the model has 4: compile it again"):
+    with pytest.raises(
+        ValueError, match="rates or modules for 1 trainable variables; the model has 4: compile it again"
+    ):
         optimizer.build(variables())
 
 

@@ -8,8 +8,9 @@ from faults import for_each
 import keras_vit
 from keras_vit import SelfDistillation, ViTConfig
 from keras_vit.data import from_arrays
+from keras_vit.models.layer_states import lora_layers
 from keras_vit.models.self_distillation import CollapseReport
-from keras_vit.training import RECIPES, train
+from keras_vit.training import RECIPES, continued_pretraining, train
 
 CONFIG = ViTConfig(
     name="toy",
@@ -22,7 +23,8 @@ CONFIG = ViTConfig(
     classes=2,
     drop_path_rate=0.1,
 )
-PRETRAINING = {"out_dim": 8, "hidden_dim": 8, "bottleneck_dim": 4, "teacher_temperature": 0.05}
+SMALL = {"out_dim": 8, "hidden_dim": 8, "bottleneck_dim": 4}
+PRETRAINING = {**SMALL, "teacher_temperature": 0.05}
 CROPS = {"local_crops": 1, "local_size": 8, "augment": (("flip",), ("flip",), ("flip",))}
 RECIPE = RECIPES["dino/imagenet"].replace(
     batch_size=4, epochs=3, warmup_epochs=1, image_size=16, pretraining=PRETRAINING, crops=CROPS, model=CONFIG
@@ -98,7 +100,10 @@ def test_train_resumes_exactly_and_the_teacher_goes_on(source, tmp_path, monkeyp
         ({"input_dtype": "uint8"}, "input_dtype requires loss 'softmax' or 'sigmoid'; got input_dtype='uint8'"),
         ({"loss": "softmax", "pretraining": None}, "crops requires loss 'self_distillation'; got crops={"),
         ({"weight_decay": 0.0}, "final_weight_decay requires weight_decay; got final_weight_decay=0.4, weight_decay=0"),
-        ({"clip_norm": 1.0}, "at most one of clip_norm, clip_module_norm and clip_weight_norm may be given; got clip_norm=1"),
+        (
+            {"clip_norm": 1.0},
+            "at most one of clip_norm, clip_module_norm and clip_weight_norm may be given; got clip_norm=1",
+        ),
         ({"crops": ["local_crops"]}, r"crops must be a dict of arguments by name; got crops=\['local_crops'\]"),
     ],
 )
@@ -113,3 +118,44 @@ def test_refused_by_train(source, tmp_path):
     with pytest.raises(ValueError, match="for a keras_vit.SelfDistillation, and for no other model; got VisionTransf"):
         RECIPE.compile(keras_vit.VisionTransformer(CONFIG), steps=3)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_built_encoder_goes_on(source, tmp_path):
+    """`train` makes the model from an encoder with LoRA, for crops of two sizes; heads warm up before it moves."""
+    encoder = keras_vit.VisionTransformer(CONFIG)
+    keras_vit.add_lora(encoder, rank=2)
+    recipe = continued_pretraining(encoder, images=8, batch_size=4, epochs=4)
+    assert recipe.crops["local_size"] == (8, 8) and recipe.pretraining["centering"] == "softmax"
+    small = {
+        "pretraining": {**recipe.pretraining, "seed": 1, "centering": "sinkhorn_knopp", **PRETRAINING},
+        "crops": CROPS,
+    }
+    recipe = recipe.replace(**small, warmup_steps=2, encoder_warmup_steps=2, patch_rate=0.5)
+    model = train(recipe, source, tmp_path / "run", model=encoder, verbose=0).model
+    assert type(model) is SelfDistillation and model.settings["out_dim"] == 8
+    assert model.student.input_shape[1:3] == (None, None) and len(lora_layers(model.student)) == 2
+    optimizer = model.optimizer
+    assert optimizer.global_clipnorm == 3.0 and {*optimizer.modules} == {"encoder", "student_head"}
+    rates = [float(optimizer.encoder_rate(step)) for step in range(5)]
+    assert rates[:3] == [0, 0, 0] and rates[3] > 0
+    places = {variable.name: place for place, variable in enumerate(model.trainable_variables)}
+    assert optimizer.rate_factors[places["lora_kernel_a"]] == 0.5 and optimizer.rate_factors[places["mask_token"]] == 1
+    whole = SelfDistillation(keras_vit.resize(keras_vit.VisionTransformer(CONFIG), "any"), **recipe.pretraining)
+    recipe.compile(whole, steps_per_epoch=2)
+    of_patches = [v.path for v, rate in zip(whole.trainable_variables, whole.optimizer.rate_factors) if rate == 0.25]
+    assert of_patches and all("patch_encoder/" in path for path in of_patches)
+
+
+def test_rules_of_continued_pretraining():
+    encoder = keras_vit.VisionTransformer(CONFIG.replace(image_size=112))
+    found = [continued_pretraining(encoder, images, batch) for images, batch in ((100, 8), (50_000, 64), (10**7, 128))]
+    assert [each.pretraining["out_dim"] for each in found] == [512, 2048, 65536]
+    assert [each.learning_rate for each in found] == pytest.approx([0.0015, 0.003 * 2**0.5, 0.006])
+    momenta = [each.pretraining["teacher_momentum"] for each in found]
+    assert momenta == pytest.approx([0.9, 0.996, 0.996])
+    assert found[0].pretraining["koleo_weight"] == 0 and "koleo_weight" not in found[1].pretraining
+    assert {each.crops["local_size"] for each in found} == {(48, 48)}
+    with pytest.raises(TypeError, match="model must be a keras_vit.VisionTransformer; got"):
+        continued_pretraining(encoder.config, 100)
+    with pytest.raises(ValueError, match="batch_size must be at most 10"):
+        continued_pretraining(encoder, 10)
