@@ -51,7 +51,7 @@ def load_heads(model: SelfDistillation, source: PathLike) -> LoadReport:
     if "class" not in kinds:
         raise ValueError(
             f"{path} must have heads of self-distillation, such as teacher.head.mlp.0.weight; it has none. The "
-            "published files of DINOv2 and DINOv3 have none: train new heads first (field encoder_warmup_steps of a recipe)"
+            "published files of DINOv2 and DINOv3 have none: train new ones (field encoder_warmup_steps of a recipe)"
         )
     if "patch" in kinds and model.patch_heads and not model.settings["separate_heads"]:
         raise ValueError(f"model must have separate_heads=True, as the heads of {path}; got separate_heads=False")
