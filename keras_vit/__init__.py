@@ -29,6 +29,7 @@ from keras_vit import logs as _logs
 from keras_vit import words as _words
 from keras_vit.autoencoders import load_masked_autoencoder
 from keras_vit.checkpoints.description import Description
+from keras_vit.checkpoints.head_files import load_heads
 from keras_vit.checkpoints.load import load_weights
 from keras_vit.checkpoints.match import LoadReport
 from keras_vit.checkpoints.save import save_weights

@@ -18,6 +18,7 @@ from keras_vit import training as training
 from keras_vit import zoo as zoo
 from keras_vit.autoencoders import load_masked_autoencoder as load_masked_autoencoder
 from keras_vit.checkpoints.description import Description as Description
+from keras_vit.checkpoints.head_files import load_heads as load_heads
 from keras_vit.checkpoints.load import load_weights as load_weights
 from keras_vit.checkpoints.match import LoadReport as LoadReport
 from keras_vit.checkpoints.save import save_weights as save_weights

@@ -219,6 +219,24 @@ def self_distillation(**settings):
     return both(run)
 
 
+def self_distillation_without_rows():
+    """A last batch of one image, of which the second replica has none: the error, and with that batch left out."""
+    import numpy as np
+    import tensorflow as tf
+
+    import keras_vit
+
+    crops = {"global": np.random.default_rng(0).normal(size=(5, 2, 16, 16, 3)).astype("float32")}
+
+    def run(count):
+        student = keras_vit.resize(tiny_vit(), "any")
+        model = keras_vit.SelfDistillation(student, 16, hidden_dim=8, bottleneck_dim=8, method="dinov2", seed=1)
+        model.compile(sgd(), epochs=1, steps_per_epoch=2)
+        model.fit(tf.data.Dataset.from_tensor_slices((crops, np.zeros(5))).batch(4).take(count), verbose=0)
+
+    return {str(count): error_of(lambda count=count: on(2, lambda: run(count))) for count in (1, 2)}
+
+
 def dropout_runs():
     """Two runs of a ViT with dropout on two replicas, and one with other seeds."""
     import keras

@@ -32,6 +32,7 @@ _NETWORKS = {
 _CLASSES = {"VisionTransformer": "vit", "BiTResNet": "bit", "SwinTransformer": "swin", "AxialResNet": "axial_resnet"}
 ATTENTIVE = ("map", "aim")  # poolings by attention
 _MOST_PREFIXES = 8  # names within names around those of a layout, such as `module.backbone.`
+_TEACHER = re.compile(r"(.*\.)?teacher\.(.*\.)?backbone\.")  # of training checkpoints of DINO, iBOT and DINOv2
 _GRID = "position_embs/grid"  # in a Keras file: rows and columns of the position table
 
 
@@ -188,7 +189,8 @@ class Evidence(Stated):
 def read_evidence(checkpoint, network=None, library="auto"):
     """Return the `Evidence` of an open `Checkpoint`.
 
-    Names, shapes and JSON files are read, but no array except the biases of keys and the grid of a file from Keras.
+    Names, shapes and JSON files are read, but no array except the biases of keys and the grid of a file from Keras. Of
+    a training checkpoint with a student and a teacher, only the backbone of the teacher counts.
 
     Args:
         checkpoint: see `readers.open_checkpoint`.
@@ -202,6 +204,9 @@ def read_evidence(checkpoint, network=None, library="auto"):
     """
     checks.check_choice("layout", library, LAYOUT_CHOICES)
     check_parts((checkpoint.config_json or {}).get("architecture"))
+    of_teacher = {name: entry for name, entry in checkpoint.entries.items() if _TEACHER.match(name)}
+    left_out = len(checkpoint.entries) - len(of_teacher) if of_teacher else 0
+    checkpoint = dataclasses.replace(checkpoint, entries=of_teacher) if left_out else checkpoint
     checkpoint, wrapper, network, layout = _recognise(checkpoint, network, library)
     entries, unread = names.fold_entries(checkpoint.path, checkpoint.entries, layout)
     in_json = read_stated(checkpoint, network, None if layout is None else layout.library)
@@ -222,6 +227,7 @@ def read_evidence(checkpoint, network=None, library="auto"):
         grid = _read_grid(checkpoint)
     notes = *in_json.notes, *_notes(layout, unread)
     notes += (f"the prefix {wrapper!r} of its array names is left out",) if wrapper else ()
+    notes += (f"only the backbone of the teacher is read, not {left_out} other arrays",) if left_out else ()
     published = in_json.published or tuple(layout.families if layout else ())
     in_json = dataclasses.replace(in_json, stored_grid=grid, notes=notes, published=published)
     return Evidence(

@@ -112,6 +112,7 @@ class BackendFit:
 
     _can_split = False  # whether train_step supports microbatches
     _replicas = 1  # number of replicas that compute separate losses
+    _compares_rows = False  # whether losses compare the images of all replicas, so that no other image may be added
 
     @property
     def _looks(self):

@@ -73,8 +73,12 @@ class TensorFlowFit(BackendFit):
         """Return the rows of the whole batch, and its weight / replicas (Keras divides mean losses by the replicas)."""
         x, _, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
         rows, weight = tf.cast(tf.shape(first_tensor(x))[0], tf.float32), loss_weight(self, x, sample_weight)
-        here = [rows] if weight is None else [rows, weight]
-        rows, *weights = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, here)
+        here = [rows, tf.cast(rows == 0, tf.float32), *([] if weight is None else [weight])]
+        rows, empty, *weights = tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, here)
+        if self._compares_rows:  # `_filled_up` would add an image to those that are compared
+            tf.debugging.assert_equal(
+                empty, 0.0, "each replica must have an image of every batch (drop_remainder=True)"
+            )
         return rows, weights[0] / self._replicas if weights else None
 
     def _gradients(self, data, whole_rows, whole_weight):

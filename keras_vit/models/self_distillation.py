@@ -55,7 +55,8 @@ class SelfDistillation(TrainingModel, Model):
     the KoLeo regulariser, and centres by Sinkhorn-Knopp over the images of all replicas. `method="dinov3"` (arXiv
     2508.10104) also keeps the similarities of the patches near those of the student as it was given (Gram anchoring).
     A step with several replicas equals one on one device, except for the masks that are drawn and, with
-    `centering="softmax"`, the centre of the patches, a mean of means. The last layer of each head is trained.
+    `centering="softmax"`, the centre of the patches, a mean of means. Each replica must have an image of every batch.
+    The last layer of each head is trained.
 
     ```python
     student = keras_vit.resize(keras_vit.ViT_S16(include_top=False), "any")  # images of any size
@@ -132,6 +133,7 @@ class SelfDistillation(TrainingModel, Model):
     """
 
     _models = ("student",)
+    _compares_rows = True
 
     def __init__(
         self,

@@ -128,21 +128,27 @@ def test_other_students(make_model, eagerly, changes):
     assert model.predict(crops, verbose=0)["student"].shape == (8, 2, 16)
 
 
-def train(make_config, center_momentum):
+def train(make_config, center_momentum, **changes):
     config = make_config(num_layers=1, patch_size=8, include_top=False)
     settings = {**SIZES, "hidden_dim": 32, "teacher_temperature": 0.04, "warmup_epochs": 0, "freeze_epochs": 0}
     student = keras_vit.resize(keras_vit.VisionTransformer(config), "any")
-    model = SelfDistillation(student, **settings, teacher_momentum=0.9, center_momentum=center_momentum)
+    settings |= {"teacher_momentum": 0.9, "center_momentum": center_momentum, **changes}
+    model = SelfDistillation(student, **settings)
     model.compile(keras.optimizers.Adam(3e-3), epochs=9, steps_per_epoch=4)
     return model.fit(make_crops(32), batch_size=8, epochs=9, verbose=0).history
 
 
 @pytest.mark.slow
-def test_a_run_without_centring_is_reported_as_collapsed(make_config, compiled):
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"method": "dinov2", "centering": "softmax", "koleo_weight": 0.0, "seed": 1}],
+    ids=["dino", "dinov2"],
+)
+def test_a_run_without_centring_is_reported_as_collapsed(make_config, compiled, changes):
     with pytest.warns(
         UserWarning, match=r"has collapsed in epoch \d+: the teacher gives every image the same"
     ) as found:
-        history = train(make_config, None)
+        history = train(make_config, None, **changes)
     assert len([warning for warning in found if "has collapsed" in str(warning.message)]) == 1
     assert history["batch_entropy"][-1] - history["teacher_entropy"][-1] < 0.02
 
@@ -157,6 +163,13 @@ def test_a_healthy_run_is_not(make_config, compiled):
 def test_replicas_are_one_device(tmp_path_factory):
     found = run_cases(tmp_path_factory, "replica_cases.py", ("self_distillation", "self_distillation_dinov3"))
     assert max(found.values()) < 1e-5, found
+
+
+@pytest.mark.slow
+def test_replicas_without_an_image_are_refused(tmp_path_factory):
+    found = run_cases(tmp_path_factory, "replica_cases.py", ("self_distillation_without_rows",))
+    errors = found["self_distillation_without_rows"]
+    assert errors["1"] == "no error" and "each replica must have an image of every batch" in errors["2"], found
 
 
 def test_refused(student, make_model):

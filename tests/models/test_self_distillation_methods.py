@@ -3,9 +3,12 @@
 The golden cases in tests/golden_ssl compare the functions of the losses with the original program.
 """
 
+import json
+
 import keras
 import numpy as np
 import pytest
+from replica_process import start, wait
 
 import keras_vit
 from keras_vit import SelfDistillation
@@ -191,3 +194,13 @@ def test_a_teacher_of_frozen_blocks_is_trainable(make_model, eagerly):
 def test_schedule_of_the_temperature(student):
     assert make(student, "dino")._temperatures == pytest.approx(np.repeat([0.05, 0.07, 0.09, 0.09], 2))  # per epoch
     assert make(student, "dinov2")._temperatures == pytest.approx([*np.linspace(0.05, 0.09, 6), 0.09, 0.09])
+
+
+@pytest.mark.slow
+def test_four_devices_of_jax_are_one(tmp_path):
+    """Masks are equal, too, because a batch is one array on all devices."""
+    pytest.importorskip("jax")
+    file = tmp_path / "found.json"
+    wait([start("self_distillation_devices.py", file, KERAS_BACKEND="jax")])
+    found = json.loads(file.read_text(encoding="utf-8"))
+    assert found.keys() == {"dinov2", "dinov3"} and max(found.values()) < 1e-5, found
