@@ -50,7 +50,7 @@ def train(args):
         options |= {"model": model, "weights": args.weights, "validation": validation, "strategy": devices}
         result = keras_vit.train(recipe, source, args.workdir, verbose=0 if args.quiet else "auto", **options)
     folder = pathlib.Path(args.workdir)
-    best = str(folder / "best.keras") if (folder / "best.keras").is_file() else None  # only with validation images
+    best = str(folder / "best.keras") if (folder / "best.keras").is_file() else None  # not of every run
     values = {"accuracy": result.accuracy, "saved": str(folder / "model.keras"), "best": best}
     shown = {**values, "accuracy": result.accuracy is not None and f"{100 * result.accuracy:.1f} %"}
     return Answer(values, "\n".join(f"{name}: {value}" for name, value in shown.items() if value))

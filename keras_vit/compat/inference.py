@@ -19,7 +19,7 @@ def inference(model, compiled=True):
     Args:
         model: a Keras model with one input.
         compiled: compile the function. Tracing takes a second; each batch then takes half the time. A compiled
-            function may ignore later changes of the model, so use it immediately.
+            function uses the weights that the model has at each call. It may ignore other later changes of the model.
     """
     call = _COMPILED.get(keras.backend.backend(), _eager)(model) if compiled else _eager(model)
 
@@ -63,8 +63,8 @@ def _jax(model):
     import jax
 
     forward = jax.jit(lambda *arguments: model.stateless_call(*arguments, training=False)[0])
-    weights = [[v.value for v in model.trainable_variables], [v.value for v in model.non_trainable_variables]]
-    return lambda inputs: forward(*weights, inputs)
+    variables = model.trainable_variables, model.non_trainable_variables
+    return lambda inputs: forward(*([variable.value for variable in part] for part in variables), inputs)
 
 
 _COMPILED = {"tensorflow": _tensorflow, "jax": _jax}

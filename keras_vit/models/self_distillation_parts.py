@@ -90,8 +90,7 @@ class CollapseReport(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch, logs=None):
         (own, of_mean), settings = (logs[name] for name in METRICS), self.model.settings
-        is_low = epoch >= settings["freeze_epochs"] and of_mean - own < _COLLAPSED
-        self._epochs = self._epochs + 1 if is_low else 0
+        self._epochs = self._epochs + 1 if has_collapsed(self.model, epoch, logs) else 0
         if self._epochs != 2:
             return
         warnings.warn(
@@ -101,6 +100,12 @@ class CollapseReport(keras.callbacks.Callback):
             "higher teacher_momentum, a longer warm-up or a lower learning rate",
             stacklevel=2,
         )
+
+
+def has_collapsed(model, epoch, logs):
+    """Whether the entropies in the logs of an epoch, counted from 0, are those of a collapse."""
+    own, of_mean = (logs[name] for name in METRICS)
+    return epoch >= model.settings["freeze_epochs"] and of_mean - own < _COLLAPSED
 
 
 def features_of(model):

@@ -3,6 +3,8 @@
 import dataclasses
 import os
 
+import numpy as np
+
 from keras_vit import checks
 from keras_vit.data import TaskSource, eval_pipeline, from_directory, multi_crop_pipeline, task_pipeline, train_pipeline
 from keras_vit.data.sources import ImageSource
@@ -10,6 +12,7 @@ from keras_vit.data.task_batches import rows_of
 from keras_vit.training.recipe_checks import CROPPED, DATASETS, SELF_SUPERVISED, TASKS
 
 _MOST_NAMED = 8  # classes in a message
+_SAMPLED = 1000  # training images at most for the monitor of self-distillation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +54,15 @@ class RunImages:
             pipeline, drawn = multi_crop_pipeline, {"seed": recipe.seed, **(recipe.crops or {})}
         made, drawn = (preprocessing, recipe.batch_size), {"start_step": start_step, **drawn, **common}
         train = devices.dataset(lambda shard: pipeline(self.train, *made, shard=shard, **drawn))
-        if self.validation is None:
+        held_out = self.validation
+        if recipe.loss == CROPPED and devices.workers == 1 and held_out is None:
+            held_out = _sample(self.train, recipe.seed)
+        elif recipe.loss == CROPPED and devices.workers > 1 and held_out is not None:
+            several = f"loss={CROPPED!r} and {devices.workers} processes"
+            raise ValueError(f"validation must be None with {several}; got {held_out.size} images (use one process)")
+        if held_out is None:
             return train, None
-        return train, devices.dataset(lambda shard: eval_pipeline(self.validation, *made, shard=shard, **common))
+        return train, devices.dataset(lambda shard: eval_pipeline(held_out, *made, shard=shard, **common))
 
     def _task_batches(self, recipe, preprocessing, devices, start_step, max_corrupt):
         made = preprocessing, recipe.batch_size, TASKS[recipe.loss].targets
@@ -74,13 +83,11 @@ def open_images(recipe, source, validation):
     Raises:
         TypeError, ValueError, FileNotFoundError: see `train`.
     """
-    if validation is not None and recipe.loss == CROPPED:
-        raise ValueError(f"validation must be None with loss={CROPPED!r}, which measures no accuracy")
     if source is None:
         if recipe.dataset is None:
             raise ValueError(f"source must be given: recipe {recipe.name!r} has no images of its own")
         source, held_out = DATASETS[recipe.dataset]()
-        validation = held_out if validation is None and recipe.loss != CROPPED else validation
+        validation = held_out if validation is None else validation
     given = {"source": source, "validation": validation}
     opened = {name: None if one is None else _open(name, one, recipe.loss in TASKS) for name, one in given.items()}
     images = RunImages(opened["source"], opened["validation"])
@@ -88,7 +95,18 @@ def open_images(recipe, source, validation):
         names, held_out = images.train.class_names, images.validation.class_names
         if held_out != names:
             raise ValueError(f"validation must have the classes {_shortened(names)}; got {_shortened(held_out)}")
+    if images.validation is not None and recipe.loss == CROPPED:
+        size, classes = images.validation.size, len(images.validation.class_names)
+        if min(size, classes) < 2:
+            raise ValueError(f"validation must have at least 2 images and 2 classes; got {size} and {classes}")
     return images
+
+
+def _sample(source, seed):
+    """Return a source of at most 1,000 images, drawn at random, or the first ones without lookup."""
+    if source.lookup is None:
+        return dataclasses.replace(source, dataset=source.dataset.take(_SAMPLED), size=min(source.size, _SAMPLED))
+    return source.take(np.sort(np.random.default_rng(seed).permutation(source.size)[:_SAMPLED]))
 
 
 def _open(name, source, is_task):

@@ -5,6 +5,7 @@ import io
 import os
 import sys
 import time
+from collections.abc import Sequence
 
 import keras
 import numpy as np
@@ -20,7 +21,7 @@ _WAIT = 30  # seconds of training before the speed is stable enough for an estim
 _DIGITS = 9  # of a step at most, as in the names of checkpoints
 _WORTH_TELLING = 90  # seconds; shorter estimates are not logged
 
-_METRICS = ("loss", "accuracy", "mean_absolute_error")
+_METRICS = ("loss", "accuracy", "mean_absolute_error", "rankme")
 
 
 class Progress(keras.callbacks.Callback):
@@ -131,12 +132,14 @@ class BestModel(keras.callbacks.Callback):
         model: the model to save: the trained one, or the one inside it.
     """
 
+    _before: Sequence[dict[str, float]] = ()  # logs of what precedes the first epoch
+
     def __init__(self, path, model):
         super().__init__()
         self._path, self._saved_model = path, model
 
     def on_epoch_end(self, epoch, logs=None):
-        before = history_rows(self.model.history.history, steps_per_epoch=1)
+        before = [*self._before, *history_rows(self.model.history.history, steps_per_epoch=1)]
         if not before or merit(logs) > max(map(merit, before)):
             save_model(self._saved_model, self._path)
 
@@ -199,9 +202,13 @@ def shortest(value):
 def merit(logs):
     """Return a value that is higher for the better of two epochs, None without a validation.
 
-    Epochs are compared by validation accuracy, then by validation loss.
+    Epochs are compared by validation accuracy, then by validation loss or, after self-distillation, by `rankme`, which
+    counts as 0 if the teacher has collapsed.
     """
-    return (logs.get("val_accuracy", 0.0), -logs["val_loss"]) if "val_loss" in logs else None
+    if "val_loss" not in logs and "rankme" not in logs:
+        return None
+    other = -logs["val_loss"] if "val_loss" in logs else logs["rankme"] * (1 - logs.get("collapsed", 0))
+    return logs.get("val_accuracy", 0.0), other
 
 
 def history_rows(history, steps_per_epoch):
@@ -252,7 +259,7 @@ def draw_curves(rows, path):
     except ImportError:
         return False
     figure = Figure(figsize=(12, 3.5), layout="constrained")
-    panels = [name for name in (*_METRICS, "learning_rate") if name in rows[0]]
+    panels = [name for name in (*_METRICS, "learning_rate") if name in rows[0] or f"val_{name}" in rows[0]]
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for name in (panel, f"val_{panel}"):
             if name in rows[0]:

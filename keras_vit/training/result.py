@@ -27,8 +27,8 @@ class TrainResult:
             `Distiller`, its student, which is not compiled.
         history: dict from metric name to one float per epoch.
         accuracy: top-1 accuracy of the trained model on the validation images, in [0, 1]; for a
-            `MaskedPatchPrediction`, the accuracy on their corrupted patches. None without validation, or if pixels are
-            predicted.
+            `MaskedPatchPrediction`, the accuracy on their corrupted patches; for a `SelfDistillation`, the last
+            `val_accuracy` of its teacher, see `train`. None without validation, or if pixels are predicted.
     """
 
     model: keras.Model

@@ -26,15 +26,25 @@ from keras_vit.training.distribution import DISTRIBUTIONS, Devices, distribution
 from keras_vit.training.identity import run_identity
 from keras_vit.training.images import RunImages, open_images
 from keras_vit.training.model import model_to_train
+from keras_vit.training.monitor import Monitor
 from keras_vit.training.recipe import Recipe
-from keras_vit.training.recipe_checks import TASKS
+from keras_vit.training.recipe_checks import CROPPED, TASKS
 from keras_vit.training.recipes import RECIPES
 from keras_vit.training.result import TrainResult, read_result, write_result
 from keras_vit.training.resume import Resume
 from keras_vit.training.workers import save_model
 from keras_vit.typing import PathLike
 
-_FILES = ("steps.csv", "history.csv", "history.json", "recipe.json", "curves.png", "best.keras", "model.keras")
+_FILES = (
+    "steps.csv",
+    "history.csv",
+    "history.json",
+    "recipe.json",
+    "curves.png",
+    "best.keras",
+    "model.keras",
+    "start.json",
+)
 
 
 def train(
@@ -60,11 +70,22 @@ def train(
       several processes on JAX);
     - `best.keras`: the model of the epoch with the highest validation accuracy; if accuracies are equal or missing, the
       lower validation loss decides. `model.keras`: the model of the last epoch;
+    - `start.json`: of a `SelfDistillation`, the values before the first step, see below;
     - `history.json`: recipe, accuracy and history, written last. Once it exists, the same call returns its result;
     - `curves.png`, if matplotlib is installed.
 
     With the recipe's `ema_momentum`, the averaged weights are validated and saved. For a `Distiller`, only the student
     is validated and saved, also in the checkpoints: pass the same teacher again to resume.
+
+    For a `SelfDistillation`, the features of its teacher (the input of the head) are measured before the first step and
+    after every epoch. `val_accuracy` is the accuracy of a vote of the 20 nearest other validation images, weighted as
+    in `keras_vit.evaluation.knn_scores`. `rankme` is the RankMe of the features (arXiv 2210.02885). Without validation,
+    there is only `rankme`, of at most 1,000 training images. `collapsed` is 1 in an epoch whose entropies are those of
+    a collapse. `best.keras` is the teacher, an ordinary model, of the epoch with the highest `val_accuracy`; if
+    accuracies are equal or missing, the highest `rankme` of an epoch without a collapse decides. If no epoch is better
+    than the start, it is the teacher before the first step. `model.keras` is the whole `SelfDistillation` after the
+    last epoch. Measuring keeps the features and one batch of images in memory. In several processes, nothing is
+    measured, there is no `best.keras`, and `validation` must be None.
 
     Args:
         recipe: name in `keras_vit.training.RECIPES`, or a `Recipe`.
@@ -80,8 +101,8 @@ def train(
             any size). These models ignore the labels of `source`.
         weights: for a model given by name or config, as in `create_model`; None for random weights.
         validation: folder or `ImageSource` to measure the accuracy on after every epoch. If it is None, the
-            held-out part of the recipe's own images is used; with a `source` of your own, there is no validation. A
-            `SelfDistillation` has none.
+            held-out part of the recipe's own images is used; with a `source` of your own, there is no validation. For a
+            `SelfDistillation`, any two classes or more; they may differ from those of `source`.
         strategy: name of a `keras_vit.distribution`, such as `"mirrored"`, or the `Devices` that it yielded. Enter
             `multi_worker` before you create a source.
         checkpoint_every: steps between two checkpoints.
@@ -91,6 +112,10 @@ def train(
 
     Returns:
         A `TrainResult`.
+
+    Warns:
+        UserWarning: if the teacher of a `SelfDistillation` collapses, or its `val_accuracy` is at least 0.02 lower than
+            before the first step.
 
     Raises:
         TypeError: if the model is not one of this package, or the images are neither folder nor source.
@@ -161,7 +186,7 @@ class _Run:
     def _fit(self, trained, data, epochs, steps_per_epoch, resume):
         """Train and validate on data, a pair; return the history with the digits of float32."""
         size = " x ".join(map(str, find_encoder(self.model).config.fixed_size or ("any",)))
-        callbacks = self._callbacks(epochs, steps_per_epoch, resume)
+        callbacks = self._callbacks(data[1], epochs, steps_per_epoch, resume)
         self._log(
             f"{epochs * steps_per_epoch:,} steps of {self.recipe.batch_size} images, "
             f"{epochs} x {self.images.size(self.recipe):,} images of {size} pixels"
@@ -172,7 +197,7 @@ class _Run:
                 data[0],
                 epochs=epochs,
                 steps_per_epoch=steps_per_epoch,
-                validation_data=data[1],
+                validation_data=None if self.recipe.loss == CROPPED else data[1],
                 shuffle=False,  # the pipeline shuffles; Keras can only shuffle arrays, and would warn
                 callbacks=[*callbacks, resume],
                 verbose=self.shown if self.devices.is_chief else 0,
@@ -181,10 +206,10 @@ class _Run:
             raise data_error(error) or error from None
         return {name: [progress.shortest(value) for value in values] for name, values in history.items()}
 
-    def _callbacks(self, epochs, steps_per_epoch, resume):
+    def _callbacks(self, held_out, epochs, steps_per_epoch, resume):
         """Return the callbacks that precede `resume`, and write `recipe.json`."""
         recipe, devices, workdir = self.recipe, self.devices, self.workdir
-        told, validates = epochs if self.shown and devices.is_chief else None, self.images.validation is not None
+        told, validates = epochs if self.shown and devices.is_chief else None, held_out is not None
         callbacks: list[Any] = []
         if recipe.ema_momentum is not None:
             if devices.workers > 1 and devices.name == "model_parallel":
@@ -194,13 +219,16 @@ class _Run:
                 )
             callbacks.append(keras.callbacks.SwapEMAWeights(swap_on_epoch=True))
         callbacks.append(progress.Progress(recipe.batch_size, steps_per_epoch, told, validates, resume.step))
+        if validates and recipe.loss == CROPPED:
+            has_labels = self.images.validation is not None
+            callbacks.append(Monitor(workdir, self.model, held_out, has_labels, resume.step == 0, self._log))
         if devices.is_chief:
             callbacks.append(progress.Tables(workdir, resume, steps_per_epoch))
             # On JAX, a single process must not compute with arrays of all, as TensorBoard does with the learning rate.
             if importlib.util.find_spec("tensorboard") and (devices.workers == 1 or devices.strategy is not None):
                 callbacks.append(keras.callbacks.TensorBoard(workdir / "logs", write_graph=False))
             write_text(workdir / "recipe.json", json.dumps(recipe.to_dict(), indent=2))
-        if validates:
+        if validates and recipe.loss != CROPPED:
             callbacks.append(progress.BestModel(workdir / "best.keras", result_of(self.model)))
         return callbacks
 

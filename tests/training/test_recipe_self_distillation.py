@@ -79,11 +79,15 @@ def test_train_resumes_exactly_and_the_teacher_goes_on(source, tmp_path, monkeyp
         train(recipe, source, tmp_path / "part", verbose=0, checkpoint_every=3)
     again = train(recipe, source, tmp_path / "part", verbose=0, checkpoint_every=3)
     assert type(again.model) is SelfDistillation and int(again.model.step) == 6
+    best = [keras.models.load_model(tmp_path / run / "best.keras").get_weights() for run in ("whole", "part")]
+    for ours, theirs in zip(*best, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert (tmp_path / "whole" / "start.json").read_text() == (tmp_path / "part" / "start.json").read_text()
     saved = keras.models.load_model(tmp_path / "whole" / "model.keras")
     for ours, theirs, loaded in zip(*(one.weights for one in (again.model, result.model, saved)), strict=True):
         np.testing.assert_array_equal(ours, theirs)
         np.testing.assert_array_equal(loaded, theirs)
-    for name in ("loss", "teacher_entropy", "batch_entropy"):
+    for name in ("loss", "teacher_entropy", "batch_entropy", "rankme", "collapsed"):
         assert again.history[name] == result.history[name]
     tuned = RECIPES["quickstart"].replace(batch_size=4, epochs=1, augment=(), dataset=None, model=None)
     found = train(tuned, source, tmp_path / "tuned", model=result.model.teacher, validation=source, verbose=0)
@@ -113,8 +117,9 @@ def test_refused(changes, message):
 
 
 def test_refused_by_train(source, tmp_path):
-    with pytest.raises(ValueError, match="validation must be None with loss='self_distillation', which measures no"):
-        train(RECIPE, source, tmp_path / "run", validation=source)
+    one_class = from_arrays(np.zeros((3, 16, 16, 3), "uint8"), [0, 0, 0], class_names=("night",))
+    with pytest.raises(ValueError, match="validation must have at least 2 images and 2 classes; got 3 and 1"):
+        train(RECIPE, source, tmp_path / "run", validation=one_class)
     with pytest.raises(ValueError, match="for a keras_vit.SelfDistillation, and for no other model; got VisionTransf"):
         RECIPE.compile(keras_vit.VisionTransformer(CONFIG), steps=3)
     assert not (tmp_path / "run").exists()
