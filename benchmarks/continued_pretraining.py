@@ -12,7 +12,6 @@ import argparse
 import time
 
 import keras
-import numpy as np
 
 import keras_vit
 from benchmarks import masked_patches

@@ -280,7 +280,7 @@ class SelfDistillation(TrainingModel, Model):
         """
         if not isinstance(inputs, dict):
             return super().call(inputs, training=training, mask=mask)
-        views, *local = self._checked_crops(inputs)
+        views, *local = parts.checked_crops(inputs, self.student)
         masks, patches, taught_patches = None, None, None
         if self._parts is None:
             features = parts.per_crop(self._bodies[0], views, training)
@@ -394,15 +394,3 @@ class SelfDistillation(TrainingModel, Model):
         if not self.compiled:
             return self.settings["teacher_temperature"]
         return parts.at_step(self._temperatures, self.step)
-
-    def _checked_crops(self, inputs):
-        shapes = {key: tuple(value.shape)[1:] for key, value in inputs.items()}
-        if not set(shapes) <= {"global", "local"} or shapes.get("global", (0,))[0] != 2:
-            raise ValueError(f"x must have two 'global' crops of each image, and may have 'local' ones; got {shapes}")
-        size = self.student.input_shape[1:3]
-        pairs = [pair for shape in shapes.values() for pair in zip(size, shape[1:3], strict=True)]
-        if any(own not in (None, side) for own, side in pairs):
-            raise ValueError(
-                f"student must take {shapes}; {self.student.name} takes {size} (use keras_vit.resize(student, 'any'))"
-            )
-        return [inputs[key] for key in sorted(shapes)]

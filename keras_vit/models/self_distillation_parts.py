@@ -108,6 +108,20 @@ def has_collapsed(model, epoch, logs):
     return epoch >= model.settings["freeze_epochs"] and of_mean - own < _COLLAPSED
 
 
+def checked_crops(inputs, student):
+    """Return the crops of a dict, the global ones first; raise an error if the student does not take them."""
+    shapes = {key: tuple(value.shape)[1:] for key, value in inputs.items()}
+    if not set(shapes) <= {"global", "local"} or shapes.get("global", (0,))[0] != 2:
+        raise ValueError(f"x must have two 'global' crops of each image, and may have 'local' ones; got {shapes}")
+    size = student.input_shape[1:3]
+    pairs = [pair for shape in shapes.values() for pair in zip(size, shape[1:3], strict=True)]
+    if any(own not in (None, side) for own, side in pairs):
+        raise ValueError(
+            f"student must take {shapes}; {student.name} takes {size} (use keras_vit.resize(student, 'any'))"
+        )
+    return [inputs[key] for key in sorted(shapes)]
+
+
 def features_of(model):
     """Return the model from images to the input of the head, (batch, dim); a distilled model has the mean of two."""
     inputs = feature_extractor(model, read_by_head(model), grid=False).outputs

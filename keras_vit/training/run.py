@@ -35,16 +35,7 @@ from keras_vit.training.resume import Resume
 from keras_vit.training.workers import save_model
 from keras_vit.typing import PathLike
 
-_FILES = (
-    "steps.csv",
-    "history.csv",
-    "history.json",
-    "recipe.json",
-    "curves.png",
-    "best.keras",
-    "model.keras",
-    "start.json",
-)
+_FILES = "steps.csv history.csv history.json recipe.json curves.png best.keras model.keras start.json".split()
 
 
 def train(

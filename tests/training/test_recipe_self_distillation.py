@@ -147,7 +147,8 @@ def test_a_built_encoder_goes_on(source, tmp_path):
     assert optimizer.rate_factors[places["lora_kernel_a"]] == 0.5 and optimizer.rate_factors[places["mask_token"]] == 1
     whole = SelfDistillation(keras_vit.resize(keras_vit.VisionTransformer(CONFIG), "any"), **recipe.pretraining)
     recipe.compile(whole, steps_per_epoch=2)
-    of_patches = [v.path for v, rate in zip(whole.trainable_variables, whole.optimizer.rate_factors) if rate == 0.25]
+    pairs = zip(whole.trainable_variables, whole.optimizer.rate_factors, strict=True)
+    of_patches = [v.path for v, rate in pairs if rate == 0.25]
     assert of_patches and all("patch_encoder/" in path for path in of_patches)
 
 
