@@ -5,13 +5,21 @@ classes of the test images (`keras_vit.evaluation.knn`, 20 neighbours, T = 0.07)
 (`plain`), and with permuted and inverted colour channels (`changed`): a field that the encoder never saw.
 
 Each row is a method and a seed, which determines the heads, the order of the images, their crops and the masks. All
-methods see crops of one size, at which the accuracies are measured too.
+methods see crops of one size, at which the accuracies are measured too. `--figure` draws the classes of the nearest
+neighbours before and after the first run.
+
+`--speed` times a step instead, in turn with its parts: student forward and backward, and teacher forward, on the same
+crops without heads, losses and update. It prints the ratio of the medians and the peak memory of the process.
 """
 
 import argparse
+import functools
+import resource
+import statistics
 import time
 
 import keras
+import numpy as np
 
 import keras_vit
 from benchmarks import masked_patches
@@ -40,7 +48,11 @@ def main():
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--masked-steps", type=int, default=900, help="steps of the masked autoencoder")
     parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--figure", metavar="FILE", help=".png file")
+    parser.add_argument("--speed", action="store_true")
     arguments = parser.parse_args()
+    if arguments.speed:
+        return time_steps(arguments)
     given = masked_patches.read(arguments.data)
     fields = {name: sources(given, name) for name in ("changed", "plain")}
     before = {name: accuracy(encoder(arguments), *parts) for name, parts in fields.items()}
@@ -53,6 +65,9 @@ def main():
                 trained = run(arguments, method, fields[trained_on][0], seed)
                 minutes = (time.perf_counter() - start) / 60
                 after = {name: accuracy(trained, *parts) for name, parts in fields.items()}
+                if arguments.figure is not None:
+                    draw([encoder(arguments), trained], *fields[trained_on], given["y_test"], arguments.figure)
+                    arguments.figure = None
                 gains = [
                     f"{100 * after[name]:{width}.1f}  {100 * (after[name] - before[name]):+5.1f}"
                     for name, width in (("changed", 9), ("plain", 7))
@@ -99,6 +114,56 @@ def run(arguments, method, images, seed):
     settings = {**recipe.pretraining, "seed": seed, **settings}
     recipe = recipe.replace(steps=arguments.steps, seed=seed, pretraining=settings, **changes)
     return masked_patches.train(recipe, images, model).model.teacher
+
+
+def draw(models, train, test, labels, path):
+    """Draw the classes of the 20 nearest training images for the first test image of each class, before and after."""
+    from matplotlib.figure import Figure
+
+    queries = [int(np.flatnonzero(labels.reshape(-1) == label)[0]) for label in range(int(labels.max()) + 1)]
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    for axes, title, model in zip(figure.subplots(1, 2, sharey=True), ("before", "after"), models, strict=True):
+        stored, asked = (keras_vit.evaluation.embed(model, part, batch_size=100).features for part in (train, test))
+        found = train.labels[keras_vit.evaluation.nearest(stored, asked[queries], 20).indices]
+        right = int((found == np.arange(len(queries))[:, None]).sum())
+        axes.imshow(found, cmap="tab10", vmin=-0.5, vmax=9.5, aspect="auto")
+        axes.set(title=f"{title}: {right} of {found.size} neighbours have the right class", xlabel="neighbour")
+        axes.set_yticks(range(len(queries)), [f"class {label}" for label in range(len(queries))])
+    figure.savefig(path, dpi=100)
+
+
+def time_steps(arguments):
+    import tensorflow as tf
+
+    model = encoder(arguments)
+    recipe = keras_vit.training.continued_pretraining(model, 5000, arguments.batch_size)
+    rng, local = np.random.default_rng(0), recipe.crops["local_size"]
+    views = {"global": (2, arguments.size, arguments.size, 3), "local": (recipe.crops["local_crops"], *local, 3)}
+    crops = {name: rng.normal(size=(arguments.batch_size, *shape)).astype("float32") for name, shape in views.items()}
+    for method in ("dino", "dinov2", "dinov3"):
+        settings = {**recipe.pretraining, "method": method}
+        distilled = recipe.compile(keras_vit.SelfDistillation(keras_vit.clone(model), **settings), steps_per_epoch=100)
+        bodies = [keras.Model(one.input, one.output) for one in (distilled.student, distilled.teacher)]
+        images = [tf.reshape(crop, (-1, *crop.shape[2:])) for crop in crops.values()]
+
+        @tf.function(jit_compile=distilled.jit_compile, autograph=False)
+        def parts(bodies=bodies, images=images):
+            with tf.GradientTape() as tape:
+                loss = sum(tf.reduce_mean(tf.square(bodies[0](one, training=True))) for one in images)
+            return tape.gradient(loss, bodies[0].trainable_variables), bodies[1](images[0], training=False)
+
+        dataset = tf.data.Dataset.from_tensors((crops, np.zeros(arguments.batch_size, "int32"))).repeat()
+        fit = functools.partial(distilled.fit, dataset, epochs=1, steps_per_epoch=10, verbose=0)
+        steps = {"step": fit, "parts": lambda parts=parts: [parts() for _ in range(10)][-1][1].numpy()}
+        times = {name: [] for name in steps}
+        for round_ in range(6):
+            for name, function in steps.items():
+                start = time.perf_counter()
+                function()
+                times[name] += [(time.perf_counter() - start) / 10] * (round_ > 0)  # the first one compiles
+        step, part = (statistics.median(times[name]) for name in ("step", "parts"))
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(f"{method}: {1000 * step:.0f} ms, parts {1000 * part:.0f} ms, ratio {step / part:.2f}; {memory:.1f} GiB")
 
 
 if __name__ == "__main__":

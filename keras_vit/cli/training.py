@@ -1,4 +1,4 @@
-"""What `keras-vit train` does, and the changes to its recipe: `--set FIELD=VALUE` and the short forms."""
+"""What `keras-vit train` and `pretrain` do, and the changes to its recipe: `--set FIELD=VALUE` and the short forms."""
 
 import contextlib
 import json
@@ -49,11 +49,7 @@ def train(args):
             model = _from_file(args, recipe, source) if task is None else build_model(args)
         options |= {"model": model, "weights": args.weights, "validation": validation, "strategy": devices}
         result = keras_vit.train(recipe, source, args.workdir, verbose=0 if args.quiet else "auto", **options)
-    folder = pathlib.Path(args.workdir)
-    best = str(folder / "best.keras") if (folder / "best.keras").is_file() else None  # not of every run
-    values = {"accuracy": result.accuracy, "saved": str(folder / "model.keras"), "best": best}
-    shown = {**values, "accuracy": result.accuracy is not None and f"{100 * result.accuracy:.1f} %"}
-    return Answer(values, "\n".join(f"{name}: {value}" for name, value in shown.items() if value))
+    return _finished(result, pathlib.Path(args.workdir))
 
 
 def pretrain(args):
@@ -66,15 +62,30 @@ def pretrain(args):
         if args.crop_size is not None:
             encoder = keras_vit.resize(encoder, "any")
             encoder.preprocessing = encoder.preprocessing.at(args.crop_size)
-        recipe = training.continued_pretraining(encoder, source.size, changes.pop("batch_size", 64)).replace(**changes)
+        sizes = {name: changes.pop(name) for name in ("batch_size", "epochs") if name in changes}
+        recipe = training.continued_pretraining(encoder, source.size, **sizes).replace(**changes)
         if args.trained == "lora":
             keras_vit.add_lora(encoder)
         elif args.trained != "all":
-            keras_vit.freeze(encoder, f"block_{encoder.config.num_layers - 1 - args.trained:02d}")
+            _train_last(encoder, args.trained)
         options = {**given(args, ("checkpoint_every", "max_corrupt")), "model": encoder, "validation": validation}
-        keras_vit.train(recipe, source, args.workdir, verbose=0 if args.quiet else "auto", **options)
-    best = str(pathlib.Path(args.workdir) / "best.keras")
-    return Answer({"best": best}, f"best: {best}")
+        result = keras_vit.train(recipe, source, args.workdir, verbose=0 if args.quiet else "auto", **options)
+    return _finished(result, pathlib.Path(args.workdir))
+
+
+def _train_last(encoder, blocks):
+    """Freeze what precedes the last blocks."""
+    last = encoder.config.num_layers - 1 - blocks
+    if last < 0:
+        raise ValueError(f"--trained must be at most {last + blocks}, to leave a frozen block, or all; got {blocks}")
+    keras_vit.freeze(encoder, f"block_{last:02d}")
+
+
+def _finished(result, folder):
+    best = str(folder / "best.keras") if (folder / "best.keras").is_file() else None  # not of every run
+    values = {"accuracy": result.accuracy, "saved": str(folder / "model.keras"), "best": best}
+    shown = {**values, "accuracy": result.accuracy is not None and f"{100 * result.accuracy:.1f} %"}
+    return Answer(values, "\n".join(f"{name}: {value}" for name, value in shown.items() if value))
 
 
 def _task_sources(args, task, seed):

@@ -17,6 +17,7 @@ from keras_vit.serving import timing
 from keras_vit.training import TrainResult
 
 KEYS = documented_keys()
+TINY = ("--batch-size", "2")
 TRAINED = ("train", "--recipe", "quickstart", "--workdir", "out")
 pytestmark = pytest.mark.usefixtures("eagerly")
 
@@ -148,6 +149,14 @@ def test_train(here, capsys, monkeypatch):
     assert text == f"accuracy: 98.0 %\nsaved: {path}\n"
     recipe, text = values_of(capsys, *TRAINED, "--show")
     assert json.loads(text) == recipe and keras_vit.training.Recipe.from_dict(recipe).name == "quickstart"
+
+
+def test_pretrain(here, capsys, monkeypatch):
+    monkeypatch.setattr(keras_vit, "train", lambda *args, **kwargs: TrainResult(None, {}, None))
+    value, text = values_of(capsys, "pretrain", "images", "--from", "model.keras", "--workdir", "out", *TINY)
+    path = str(pathlib.Path("out", "model.keras"))
+    assert list(value) == KEYS["pretrain"] and value == {"accuracy": None, "saved": path, "best": None}
+    assert text == f"saved: {path}\n"
 
 
 def test_export_and_convert(here, capsys, monkeypatch):

@@ -16,7 +16,7 @@ from keras_vit.config.base import GELUS
 from keras_vit.config.preprocessing import INTERPOLATIONS
 from keras_vit.serving.formats import FORMATS
 
-LONG = dict.fromkeys(("evaluate", "export", "train"), pytest.mark.slow)  # the guides show more of these
+LONG = dict.fromkeys(("evaluate", "export", "pretrain", "train"), pytest.mark.slow)  # the guides show more of these
 REPOSITORY = pathlib.Path(__file__).parents[2]
 PAGES = [REPOSITORY / "README.md", *REPOSITORY.glob("docs/**/*.md")]
 

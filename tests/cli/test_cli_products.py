@@ -12,6 +12,7 @@ from command_line import SAVED, error_of, run
 import keras_vit
 from keras_vit.cli import commands
 from keras_vit.logs import LOGGER
+from keras_vit.models.layer_states import lora_layers
 
 
 class TestTrainAndExport:
@@ -144,6 +145,63 @@ class TestTrainAndExport:
         monkeypatch.setattr(keras_vit, "export", export)
         error = error_of(run(capsys, "export", *SAVED, "--output", "out"))
         assert error == "the exported model must return the same as the model"
+
+
+class TestPretrain:
+    """What `keras_vit.train` gets; the example of the help is a whole run."""
+
+    @pytest.fixture
+    def given(self, here, capsys, monkeypatch):
+        """A function from words to the arguments of `keras_vit.train`, by name."""
+
+        def train(recipe, source, workdir, **options):
+            found.update(options, recipe=recipe, source=source, workdir=workdir)
+            return keras_vit.training.TrainResult(None, {}, None)
+
+        def arguments(*words):
+            found.clear()
+            code, _, err = run(capsys, "pretrain", "images", "--from", "model.keras", "--workdir", "run", *words)
+            assert code == 0, err
+            return dict(found)
+
+        found = {}
+        monkeypatch.setattr(keras_vit, "train", train)
+        return arguments
+
+    def test_lora_is_the_default(self, given):
+        found = given("--batch-size", 2, "--quiet")
+        encoder = found["model"]
+        assert len(lora_layers(encoder)) == 2 * encoder.config.num_layers and not encoder.config.include_top
+        expected = keras_vit.training.continued_pretraining(encoder, found["source"].size, 2)
+        assert found["recipe"] == expected and found["validation"] is None and found["verbose"] == 0
+        assert found["source"].size == len(list(pathlib.Path("images").rglob("*.jpg"))) and found["workdir"] == "run"
+
+    def test_every_option_is_handed_on(self, given):
+        words = ["--batch-size", 2, "--epochs", 3, "--learning-rate", 0.5, "--set", "patch_rate=0.25", "--seed", 7]
+        words += ["--trained", "1", "--labels", "images", "--checkpoint-every", 9, "--max-corrupt", 0.5]
+        saved = keras.models.load_model("model.keras")
+        config = saved.config.replace(num_layers=2, image_size=(16, 16))
+        keras_vit.VisionTransformer(config).save("two.keras")
+        found = given(*words, "--crop-size", "8x16", "--from", "two.keras")
+        encoder, recipe = found["model"], found["recipe"]
+        assert (recipe.batch_size, recipe.epochs, recipe.learning_rate, recipe.patch_rate) == (2, 3, 0.5, 0.25)
+        assert (recipe.seed, found["checkpoint_every"], found["max_corrupt"]) == (7, 9, 0.5)
+        assert encoder.preprocessing.image_size == (8, 16) and encoder.config.fixed_size is None
+        frozen = [layer.name for layer in encoder.layers if layer.weights and not layer.trainable]
+        blocks = [f"block_{place:02d}" for place in range(encoder.config.num_layers)]
+        assert set(blocks[:-1]) <= set(frozen) and blocks[-1] not in frozen
+        assert len(found["validation"].class_names) == len(list(pathlib.Path("images").iterdir()))
+        assert all(layer.trainable for layer in given("--trained", "all", "--batch-size", 2)["model"].layers)
+
+    def test_mistakes(self, here, capsys):
+        for words, message in {
+            ("--trained", "x"): "expected lora, all or a number of blocks",
+            ("--from", "no.keras"): "--from: file no.keras does not exist",
+            ("--trained", "1", "--batch-size", "2"): "--trained must be at most 0",
+            ("--batch-size", "9999"): "batch_size must be at most",
+        }.items():
+            found = run(capsys, "pretrain", "images", "--workdir", "run", "--from", "model.keras", *words)
+            assert message in error_of(found)
 
 
 class TestBench:
