@@ -29,4 +29,7 @@ def note_on_images(channels):
     """Return a note about the images of a model whose first kernel was converted from RGB."""
     if channels == 1:
         return "grey images are normalised with the averages of the means and of the stds for RGB"
-    return f"the mean and std of the file are for RGB: prepare images of {channels} channels yourself"
+    return (
+        f"the mean and std of the file are for RGB, and those of {channels} channels are assumed to be 0.5: measure "
+        "them with keras_vit.data.measured_preprocessing"
+    )

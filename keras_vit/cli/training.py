@@ -62,6 +62,8 @@ def pretrain(args):
         if args.crop_size is not None:
             encoder = keras_vit.resize(encoder, "any")
             encoder.preprocessing = encoder.preprocessing.at(args.crop_size)
+        if args.measure:
+            encoder.preprocessing = keras_vit.data.measured_preprocessing(source, encoder.preprocessing)
         sizes = {name: changes.pop(name) for name in ("batch_size", "epochs") if name in changes}
         recipe = training.continued_pretraining(encoder, source.size, **sizes).replace(**changes)
         if args.trained == "lora":

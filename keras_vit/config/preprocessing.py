@@ -52,7 +52,7 @@ class Preprocessing(Config):
             PyTorch models) truncates the longer side, and rounds half the surplus, halves to even. `transformers`
             truncates both. Without `crop`, it has no effect and is `big_vision`. Files written before this field
             existed are read as `big_vision`, which was then the only one.
-        mean, std: one number per channel, for pixel values in [0, 1]; 1 or 3 channels.
+        mean, std: one number per channel, for pixel values in [0, 1].
         patch_size, max_tokens: for models of native aspect ratios, see `keras_vit.resize`: the image keeps its aspect
             ratio, is resized to the largest size whose patches of `patch_size` pixels are at most `max_tokens`, and is
             cut into these patches; `size` is ignored. None for other models.
@@ -121,9 +121,7 @@ class Preprocessing(Config):
                 "{longest} needs {sizing}='shortest'": self.longest and self.sizing != "shortest",
                 "{multiple} needs another {sizing}": self.multiple > 1 and self.sizing not in _WITH_MULTIPLE,
                 "{crop} must not exceed {size}": self.crop and any(np.greater(self.crop, resized)),
-                "{mean} and {std} must have one number per channel, 1 or 3": (
-                    len(self.mean) != len(self.std) or len(self.mean) not in (1, 3)
-                ),
+                "{mean} and {std} must have one number per channel": not 0 < len(self.mean) == len(self.std),
                 "{std} must be above 0, at least 1e-6": any(number < 1e-6 for number in self.std),
             }
         )
@@ -167,7 +165,7 @@ class Preprocessing(Config):
 
     @property
     def channels(self) -> int:
-        """Return the number of channels: 1 (grey) or 3 (red, green, blue)."""
+        """Return the number of channels: 1 (grey), 3 (red, green, blue) or others."""
         return len(self.mean)
 
     @property

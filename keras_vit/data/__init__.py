@@ -8,6 +8,7 @@ from keras_vit.data.multi_crop import multi_crop_pipeline
 from keras_vit.data.native import flexible_patches, native_batch, native_pipeline
 from keras_vit.data.pipeline import eval_pipeline, train_pipeline
 from keras_vit.data.sources import ImageSource
+from keras_vit.data.statistics import measured_preprocessing
 from keras_vit.data.task_batches import task_pipeline
 from keras_vit.data.task_sources import TaskSource, from_depth_maps, from_label_maps
 from keras_vit.data.tfds import LabelRule, from_tfds
@@ -38,6 +39,7 @@ __all__ = [
     "from_tfds",
     "from_tfrecord",
     "list_vtab_tasks",
+    "measured_preprocessing",
     "multi_crop_pipeline",
     "native_batch",
     "native_pipeline",

@@ -46,9 +46,9 @@ def preprocess(
         images: a path, the bytes of an encoded file, a file opened in binary mode, a `PIL.Image.Image`, an array
             (height, width), (height, width, channels) or (images, height, width, channels), or a list or tuple of any
             of these except arrays of rank 4. Addresses are not downloaded. Arrays are NumPy arrays or anything that
-            `np.asarray` accepts (TensorFlow, JAX), with 1, 3 or 4 channels; a fourth channel, alpha, is dropped. The
-            EXIF orientation of JPEG, PNG and WebP files and of PIL images is applied, as in browsers; the official code
-            ignores it.
+            `np.asarray` accepts (TensorFlow, JAX), with the channels of the model, or 1, 3 or 4 for a model of 1 or 3:
+            a fourth channel, alpha, is dropped. The EXIF orientation of JPEG, PNG and WebP files and of PIL images is
+            applied, as in browsers; the official code ignores it.
         preprocessing: a `Preprocessing`, such as `model.preprocessing`.
         value_range: darkest and brightest value of the arrays in `images`, such as `(0, 255)`. None uses the range of
             the dtype for unsigned integers (uint8: 0 to 255) and `(0, 1)` for floats; signed integers need a range.
@@ -147,7 +147,7 @@ def check_array(name, array, value_range, ranks):
 
     Raises:
         TypeError: if it does not contain numbers.
-        ValueError: on a rank that is not in `ranks`, sides of 0, channels other than 1, 3 or 4, NaN or infinity, and
+        ValueError: on a rank that is not in `ranks`, sides of 0, channels before the height, NaN or infinity, and
             values outside `value_range`; if that is None, outside the range of the dtype.
     """
     array = _numeric(name, array)
@@ -193,10 +193,9 @@ def check_shape(name, shape, ranks):
         raise ValueError(f"{name} must have shape {' or '.join(forms[rank] for rank in ranks)}; got {shape}")
     if 0 in shape:
         raise ValueError(f"{name} must have no side of length 0; got shape {shape}")
-    if len(shape) > 2 and shape[-1] not in (1, 3, 4):
-        is_channels_first = shape[-3] in (1, 3, 4) and shape[-3] < min(shape[-2:])
-        hint = "; move the channels to the last axis" if is_channels_first else ""
-        raise ValueError(f"{name} must have 1, 3 or 4 channels on its last axis; got shape {shape}{hint}")
+    is_last = len(shape) == 2 or shape[-1] in (1, 3, 4)
+    if not is_last and shape[-3] in (1, 3, 4) and shape[-3] < min(shape[-2:]):
+        raise ValueError(f"{name} must have its channels on the last axis, not before the height; got shape {shape}")
 
 
 def _no_array(name, image):

@@ -142,7 +142,7 @@ def from_arrays(images: npt.ArrayLike, labels: npt.ArrayLike, class_names: Seque
     """Return a source of images and labels that are in memory.
 
     Args:
-        images: uint8 array (images, height, width) or (images, height, width, 1, 3 or 4 channels).
+        images: uint8 array (images, height, width) or (images, height, width, channels).
         labels: integer array (images,) or (images, 1), from 0.
         class_names: one name per class; None names them "0", "1" and so on up to the highest label.
 

@@ -44,7 +44,8 @@ def multi_crop_pipeline(
 
     This is the multi-crop of arXiv 2006.09882, section 3.3. The defaults are those of DINO (arXiv 2104.14294, appendix
     E, and facebookresearch/dino). As in `train_pipeline`, batch n depends only on the arguments and n, and unreadable
-    images are replaced. An image is decoded once.
+    images are replaced. An image is decoded once; if all crops together cover at most its area, as small crops of large
+    images do, only the crops of a JPEG are decoded.
 
     Args:
         source: an `ImageSource`; its labels are returned, although self-distillation does not use them.
@@ -98,7 +99,7 @@ def multi_crop_pipeline(
     def prepare(row, image):
         """Return the values of all crops of an image, one after another."""
         key = tf.stack([tf.constant(seed, tf.int64), row["number"]])
-        pixels = preparation.decode(image, channels) if image.dtype == tf.string else image
+        pixels = preparation.decode(image, channels) if image.dtype == tf.string and not are_small else image
         return tf.concat([views[min(n, 2)](pixels, fold(key, n)) for n in range(2 + local_crops)], 0)
 
     @tf.autograph.experimental.do_not_convert
@@ -106,6 +107,7 @@ def multi_crop_pipeline(
         parts = zip(shapes.items(), tf.split(rows, lengths, axis=1), strict=True)
         return {key: tf.reshape(part, (-1, *shape)) for (key, shape), part in parts if shape[0]}, labels
 
+    are_small = 2 * global_area[1] + local_crops * local_area[1] <= 1
     views = [view_of(kind) for kind in range(3)]
     lengths = [math.prod(shape) for shape in shapes.values()]
     order = Order(source, batch_size, seed, shuffle=True, repeat=True, shard=shard)

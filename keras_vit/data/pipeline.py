@@ -241,6 +241,8 @@ def check(source, preprocessing, batch_size, shard=(0, 1), dtype="float32"):
     if source.size < 1:
         raise ValueError("source must contain at least one image; it is empty")
     preparation.check(preprocessing)
+    if preprocessing.channels not in (1, 3) and source.dataset.element_spec["image"].dtype == tf.string:
+        preparation.decode(None, preprocessing.channels)  # says that files have other channels
     checks.check_integer("batch_size", batch_size)
     checks.check_choice("dtype", dtype, DTYPES[:1] if preprocessing.max_tokens else DTYPES)
     is_pair = isinstance(shard, (tuple, list)) and [type(part) for part in shard] == [int, int]

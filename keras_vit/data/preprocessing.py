@@ -46,7 +46,11 @@ def decode(contents, channels, max_pixels=None, scaled_for=None, has_python=True
         tf.errors.InvalidArgumentError: when run on another format, a damaged file or an image with more pixels; the
             number of pixels is checked before memory is allocated.
     """
-    checks.check_choice("channels", channels, (1, 3))
+    if channels not in (1, 3):
+        raise ValueError(
+            f"images with {channels} channels must be arrays, such as of keras_vit.data.from_arrays; a file gives 1 "
+            "(grey) or 3 (red, green, blue)"
+        )
     return _decoder(channels, max_pixels or headers.MAX_PIXELS, scaled_for, has_python)(contents)
 
 
@@ -91,8 +95,9 @@ def apply(preprocessing, image):
 
     Args:
         preprocessing: a `Preprocessing`.
-        image: tensor (height, width, 1, 3 or 4 channels), uint8 or float32 on [0, 255]. Grey and colour are converted
-            to the channels of `preprocessing` (ITU-R 601-2 luma); a fourth channel, alpha, is dropped.
+        image: tensor (height, width, channels), uint8 or float32 on [0, 255]. It has the channels of `preprocessing`,
+            or 1, 3 or 4 of them for one with 1 or 3: then grey and colour are converted (ITU-R 601-2 luma), and a
+            fourth channel, alpha, is dropped.
 
     Returns:
         float32 tensor (*preprocessing.image_size, preprocessing.channels), equal to `(x / 255 - mean) / std`. With
@@ -121,9 +126,15 @@ def as_inputs(preprocessing, rows):
 
 
 def match_channels(image, channels):
-    """Convert (height, width, 1, 3 or 4 channels) to 1 channel (ITU-R 601-2 luma, as in Pillow) or 3; drop alpha."""
-    if image.shape.rank != 3 or image.shape[-1] not in (1, 3, 4):
-        raise ValueError(f"image must have shape (height, width, 1, 3 or 4 channels); got {image.shape}")
+    """Convert (height, width, 1, 3 or 4 channels) to 1 channel (ITU-R 601-2 luma, as in Pillow) or 3; drop alpha.
+
+    An image that has the channels already stays as it is, whatever their number.
+    """
+    if image.shape.rank == 3 and image.shape[-1] == channels:
+        return image
+    if image.shape.rank != 3 or channels not in (1, 3) or image.shape[-1] not in (1, 3, 4):
+        known = "1, 3 or 4" if channels in (1, 3) else channels
+        raise ValueError(f"image must have shape (height, width, {known} channels); got {image.shape}")
     image = image[..., :3]
     if image.shape[-1] == channels:
         return image

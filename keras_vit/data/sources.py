@@ -105,6 +105,19 @@ class ImageSource:
         labels = None if self.labels is None else self.labels[positions]
         return from_lookup(lambda n: self.lookup(chosen[n]), self.class_names, len(positions), files, describe, labels)
 
+    def sample(self, count: int, seed: int = 0) -> "ImageSource":
+        """Return a source of at most `count` images, in the order of this one.
+
+        They are drawn at random; a source without lookup gives its first ones.
+
+        Args:
+            count: number of images.
+            seed: integer; the same seed draws the same images.
+        """
+        if self.lookup is None:
+            return dataclasses.replace(self, dataset=self.dataset.take(count), size=min(self.size, count))
+        return self.take(np.sort(np.random.default_rng(seed).permutation(self.size)[:count]))
+
     def map_images(self, function: Callable[[Tensor], Tensor]) -> "ImageSource":
         """Return a source that applies `function` to each image when it is read.
 

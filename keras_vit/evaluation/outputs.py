@@ -245,11 +245,6 @@ def check_preprocessing(model, preprocessing):
     if preprocessing.patch_size is not None and (own.channels, own.in_model) == (preprocessing.channels, False):
         return preprocessing
     shape, taken = (*preprocessing.image_size, preprocessing.channels), tuple(model.input_shape[1:])
-    if len(taken) == 3 and taken[-1] not in (None, 1, 3):
-        raise ValueError(
-            f"model must have images with 1 or 3 channels as input; {model.name} has {taken[-1]}: prepare its inputs "
-            "yourself (float32, as in its training) and call model.predict"
-        )
     if len(taken) != 3 or any(side not in (None, size) for side, size in zip(taken, shape, strict=True)):
         raise ValueError(
             f"preprocessing must give images of {taken}; got {shape} of {preprocessing} (use preprocessing.at)"

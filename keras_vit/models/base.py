@@ -225,7 +225,7 @@ class ImageModel(Encoder, Model):
                 self.train_function = self.test_function = self.predict_function = None
 
     def _official_preprocessing(self):
-        config, half = self._config, (0.5,) * self._image_channels
+        config, half = self._config, (0.5,) * self._config.channels
         value = Preprocessing(size=config.fixed_size or config.usual_size, mean=half, std=half)
         value = value if self._cut_size is None else value.native(self._cut_size)
         return value.replace(in_model=config.include_preprocessing)
@@ -233,7 +233,7 @@ class ImageModel(Encoder, Model):
     def _checked_preprocessing(self, value):
         if not isinstance(value, Preprocessing):
             raise TypeError(f"preprocessing must be a keras_vit.Preprocessing or None; got {value!r}")
-        wanted = self._config.fixed_size or value.image_size, self._image_channels, self._cut_size
+        wanted = self._config.fixed_size or value.image_size, self._config.channels, self._cut_size
         if (value.image_size, value.channels, value.patch_size) != wanted:
             raise ValueError(
                 f"preprocessing must give images of the model's image_size {self._config.image_size} and {wanted[1]} "
@@ -241,10 +241,6 @@ class ImageModel(Encoder, Model):
                 f"{value.patch_size} (Preprocessing.at and Preprocessing.native change them)"
             )
         return value.replace(in_model=self._config.include_preprocessing)
-
-    @property
-    def _image_channels(self):
-        return 1 if self._config.channels == 1 else 3
 
     @property
     def _cut_size(self):

@@ -3,8 +3,6 @@
 import dataclasses
 import os
 
-import numpy as np
-
 from keras_vit import checks
 from keras_vit.data import TaskSource, eval_pipeline, from_directory, multi_crop_pipeline, task_pipeline, train_pipeline
 from keras_vit.data.sources import ImageSource
@@ -56,7 +54,7 @@ class RunImages:
         train = devices.dataset(lambda shard: pipeline(self.train, *made, shard=shard, **drawn))
         held_out = self.validation
         if recipe.loss == CROPPED and devices.workers == 1 and held_out is None:
-            held_out = _sample(self.train, recipe.seed)
+            held_out = self.train.sample(_SAMPLED, recipe.seed)
         elif recipe.loss == CROPPED and devices.workers > 1 and held_out is not None:
             several = f"loss={CROPPED!r} and {devices.workers} processes"
             raise ValueError(f"validation must be None with {several}; got {held_out.size} images (use one process)")
@@ -100,13 +98,6 @@ def open_images(recipe, source, validation):
         if min(size, classes) < 2:
             raise ValueError(f"validation must have at least 2 images and 2 classes; got {size} and {classes}")
     return images
-
-
-def _sample(source, seed):
-    """Return a source of at most 1,000 images, drawn at random, or the first ones without lookup."""
-    if source.lookup is None:
-        return dataclasses.replace(source, dataset=source.dataset.take(_SAMPLED), size=min(source.size, _SAMPLED))
-    return source.take(np.sort(np.random.default_rng(seed).permutation(source.size)[:_SAMPLED]))
 
 
 def _open(name, source, is_task):

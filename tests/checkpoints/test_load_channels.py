@@ -71,7 +71,7 @@ def test_the_first_kernel_is_that_of_timm(make_kind, tmp_path, kind, layout, cha
     assert told.endswith(f": 3 -> {channels} channels ({how})") and not report.unused and not report.reinitialised
     notes = " ".join(report.notes)
     assert ("grey images are normalised with the averages" in notes) == (channels == 1)
-    assert (f"prepare images of {channels} channels yourself" in notes) == (channels > 1)
+    assert (f"those of {channels} channels are assumed to be 0.5: measure" in notes) == (channels > 1)
 
 
 @pytest.mark.parametrize("kind", ["vit", "swin", *slow_after(0, ["axial_resnet", "axial"])])
@@ -113,12 +113,12 @@ def test_load_and_create_model_take_channels(make_kind, tmp_path):
     np.testing.assert_allclose(_weights(wide)[KERNELS["vit"]], _expected(kernel, 4), rtol=1e-6)
 
 
-def test_images_of_other_channels_are_the_callers(make_kind, tmp_path):
+def test_images_of_other_channels_are_arrays(make_kind, tmp_path):
     """Four channels are not read from an image file, whose fourth would be its transparency."""
     model = make_kind("vit", channels=4)
     path = tmp_path / "image.png"
     path.write_bytes(encode(np.zeros((16, 16, 3), "uint8"), "png"))
-    message = "model must have images with 1 or 3 channels as input; tiny has 4: prepare its inputs yourself"
+    message = "images with 4 channels must be arrays, such as of keras_vit.data.from_arrays; a file gives 1"
     with pytest.raises(ValueError, match=message):
         keras_vit.predict(model, path)
     with pytest.raises(ValueError, match="include_preprocessing=True needs images of 1 or 3 channels"):

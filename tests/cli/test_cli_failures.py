@@ -48,7 +48,7 @@ MISTAKES = [
     ("predict cat.jpg --model model.keras --resize 8", "crop must not exceed size"),
     ("predict cat.jpg --model model.keras --resize 8x8x8", "argument --resize: expected N or HEIGHTxWIDTH"),
     ("predict cat.jpg --model model.keras --interpolation cubic", "interpolation must be one of 'bilinear'"),
-    ("predict cat.jpg --model model.keras --mean 0.5,0.5", "one number per channel, 1 or 3; got mean=.0.5, 0.5."),
+    ("predict cat.jpg --model model.keras --mean 0.5,0.5", "one number per channel; got mean=.0.5, 0.5."),
     ("predict cat.jpg --model model.keras --mean red", "argument --mean: invalid numbers value: 'red'"),
     ("predict cat.jpg --model model.keras --std 0", "std must be above 0"),
     ("predict cat.jpg --model model.keras --image-size 2", "image_size must be at least patch_size"),

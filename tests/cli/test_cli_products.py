@@ -191,7 +191,10 @@ class TestPretrain:
         blocks = [f"block_{place:02d}" for place in range(encoder.config.num_layers)]
         assert set(blocks[:-1]) <= set(frozen) and blocks[-1] not in frozen
         assert len(found["validation"].class_names) == len(list(pathlib.Path("images").iterdir()))
-        assert all(layer.trainable for layer in given("--trained", "all", "--batch-size", 2)["model"].layers)
+        encoder = given("--trained", "all", "--batch-size", 2, "--measure")["model"]
+        assert all(layer.trainable for layer in encoder.layers)
+        measured = keras_vit.data.measured_preprocessing(found["source"], saved.preprocessing)
+        assert encoder.preprocessing == measured != saved.preprocessing
 
     def test_mistakes(self, here, capsys):
         for words, message in {

@@ -134,12 +134,7 @@ def test_refusals():
         (model, IMAGES, 1.5, "top must be an integer"),
         (model, [], 5, "at least one image"),
         (model, IMAGES * 1.0, 5, "images must have values from 0 to 1; they range from 0 to 255"),
-        (
-            VisionTransformer(CONFIG.replace(channels=4)),
-            IMAGES,
-            5,
-            "with 1 or 3 channels as input; tiny has 4: prepare",
-        ),
+        (tiny(channels=5), IMAGES, 5, r"image must have shape \(height, width, 5 channels\); got"),
         (broken, IMAGES, 5, "finite scores; tiny returns NaN or infinity"),
     ]
     for model, images, top, message in refused:

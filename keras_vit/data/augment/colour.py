@@ -100,7 +100,7 @@ def color_jitter(strength, contrast=None, saturation=None, hue=0.0, probability=
     Args:
         strength: from 0 to 1, of the brightness; DeiT's is 0.3, Swin's is 0.4.
         contrast, saturation: from 0 to 1; None uses `strength`.
-        hue: share of the colour circle, from 0 to 0.5. Grey images have no hue.
+        hue: share of the colour circle, from 0 to 0.5. Only images of 3 channels have a hue.
         probability: probability that an image is changed.
 
     Returns:
@@ -168,12 +168,15 @@ _JITTERS = (
     lambda image, factors: _mix(0.0, image, factors[0]),
     lambda image, factors: _mix(tf.round(tf.reduce_mean(_grey(image))), image, factors[1]),
     lambda image, factors: _mix(_grey(image), image, factors[2]),
-    lambda image, factors: image if image.shape[-1] == 1 else tf.image.adjust_hue(image, factors[3] - 1.0),
+    lambda image, factors: image if image.shape[-1] != 3 else tf.image.adjust_hue(image, factors[3] - 1.0),
 )
 
 
 def _grey(image):
-    return preparation.match_channels(image, 1)
+    """Return the luma of a colour image, the mean of other channels."""
+    if image.shape[-1] in (1, 3):
+        return preparation.match_channels(image, 1)
+    return tf.reduce_mean(image, axis=-1, keepdims=True)
 
 
 def _mix(degenerate, image, factor):

@@ -1,0 +1,54 @@
+"""measured_preprocessing: the mean and standard deviation of each channel of one's own images."""
+
+import numpy as np
+
+from keras_vit import checks
+from keras_vit.config import Preprocessing
+from keras_vit.data.pipeline import eval_batches
+from keras_vit.data.sources import ImageSource
+
+_BATCH = 32
+
+
+def measured_preprocessing(
+    source: ImageSource, preprocessing: Preprocessing, images: int = 2000, seed: int = 0
+) -> Preprocessing:
+    """Return a preprocessing with the mean and standard deviation of one's own images.
+
+    They are those of all pixels, resized as `preprocessing` states, of some images that are drawn at random. Set
+    `model.preprocessing` to the result to save it with the model.
+
+    Args:
+        source: an `ImageSource`.
+        preprocessing: a `Preprocessing`; the result has its size and its rule of resizing.
+        images: number of images at most; a source without lookup gives its first ones.
+        seed: seed of the draw.
+
+    Returns:
+        `preprocessing` with another `mean` and `std`: one number per channel, for pixel values in [0, 1].
+
+    Raises:
+        TypeError: if `source` is not an `ImageSource` or `preprocessing` not a `Preprocessing`.
+        ValueError: if an image cannot be read, a channel has one value only, or `preprocessing` has `max_tokens` or
+            `in_model`.
+    """
+    checks.check_instance("source", source, ImageSource, "an ImageSource")
+    checks.check_instance("preprocessing", preprocessing, Preprocessing, "a Preprocessing")
+    if preprocessing.max_tokens or preprocessing.in_model:
+        raise ValueError(
+            "preprocessing must give standardised images of one size; got "
+            f"max_tokens={preprocessing.max_tokens}, in_model={preprocessing.in_model}"
+        )
+    channels, sampled = preprocessing.channels, source.sample(checks.check_integer("images", images), seed)
+    unchanged = preprocessing.replace(mean=(0.0,) * channels, std=(1.0,) * channels)  # values in [0, 1]
+    counts, sums, squares = 0, np.zeros(channels), np.zeros(channels)
+    for batch, _ in eval_batches(sampled, unchanged, _BATCH):
+        pixels = batch.reshape(-1, channels).astype("float64")
+        counts, sums, squares = counts + len(pixels), sums + pixels.sum(0), squares + np.square(pixels).sum(0)
+    mean = sums / counts
+    std = np.sqrt(np.maximum(squares / counts - mean**2, 0.0))
+    if std.min() < 1e-6:
+        raise ValueError(
+            f"images must differ in each channel; channel {std.argmin()} is {mean[std.argmin()]:g} everywhere"
+        )
+    return preprocessing.replace(mean=tuple(mean.tolist()), std=tuple(std.tolist()))
