@@ -31,13 +31,14 @@ def model_to_train(recipe, class_names, model=None, weights=None, steps=None):
     """
     if recipe.loss in TASKS:
         return _task_model(recipe, class_names, model, weights, steps)
-    if not isinstance(model, Model):
+    is_new = not isinstance(model, Model)
+    if is_new:
         model = _create(recipe, len(class_names), model, weights)
         model.labels = class_names
     elif weights is not None:
         raise ValueError("weights must be None with a built model: load them first with keras_vit.load_weights")
     wanted = SELF_SUPERVISED.get(recipe.loss)
-    if wanted is not None and isinstance(model, Encoder):
+    if wanted is not None and (is_new or (recipe.loss == CROPPED and isinstance(model, Encoder))):
         model = resize(model, "any") if recipe.loss == CROPPED and hasattr(model.config, "table_grid") else model
         model = wanted(model, **(recipe.pretraining or {}))
     encoder = find_encoder(model)

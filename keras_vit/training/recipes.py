@@ -54,13 +54,13 @@ def bit_hyperrule(examples: int, image_size: Size) -> Recipe:
 
 
 def continued_pretraining(model: VisionTransformer, images: int, batch_size: int = 32, epochs: int = 10) -> Recipe:
-    """Return the recipe `dinov2/continue` for a model, a number of images and a batch size.
+    """Return the recipe `dinov2/continue` for a model and a number of images.
 
     The learning rate grows with the square root of the batch size (arXiv 2304.07193, facebookresearch/dinov2). The
     other rules are our own, and only their smallest values are measured: about one prototype for 16 images, a power of
     2 from 512 to 65,536; an average over a fifteenth of the run (a momentum from 0.9 to 0.996); no KoLeo for fewer than
-    16 images per batch, and softmax centring instead of Sinkhorn-Knopp. Local crops have 3/7 of the model's image size,
-    as in DINO and DINOv2.
+    16 images per batch, and softmax centring instead of Sinkhorn-Knopp; warm-ups of at most a tenth of the run. Local
+    crops have 3/7 of the model's image size, as in DINO and DINOv2.
 
     Args:
         model: the encoder to go on with, a `VisionTransformer`.
@@ -84,8 +84,12 @@ def continued_pretraining(model: VisionTransformer, images: int, batch_size: int
     }
     sides = zip(model.preprocessing.image_size, model.config.patch_size, strict=True)
     local = tuple(step * max(round(side * 3 / 7 / step), 1) for side, step in sides)
-    crops = {**(known.crops or {}), "local_size": local}
-    return recipe.replace(pretraining={**(known.pretraining or {}), **settings}, crops=crops)
+    return recipe.replace(
+        pretraining={**(known.pretraining or {}), **settings},
+        crops={**(known.crops or {}), "local_size": local},
+        warmup_steps=min(known.warmup_steps, steps // 10),
+        encoder_warmup_steps=min(known.encoder_warmup_steps, steps // 10),
+    )
 
 
 def read_field(name: str, text: str) -> Any:

@@ -88,8 +88,9 @@ def train(
             `source`, and the rates, image size, dtype and remat of the recipe. The class names of `source` become the
             model's `labels`. The losses `masked_patches`, `masked_autoencoder` and `self_distillation` train a
             `MaskedPatchPrediction`, a `MaskedAutoencoder` or a `SelfDistillation`. Pass a built one; otherwise, `train`
-            makes it from the model and the recipe's `pretraining` (for a `SelfDistillation`, from a model for images of
-            any size). These models ignore the labels of `source`.
+            makes it from the model and the recipe's `pretraining` (for a `SelfDistillation`, from a copy of the model
+            for images of any size; the model may be a built one, also with LoRA or frozen layers). These models ignore
+            the labels of `source`.
         weights: for a model given by name or config, as in `create_model`; None for random weights.
         validation: folder or `ImageSource` to measure the accuracy on after every epoch. If it is None, the
             held-out part of the recipe's own images is used; with a `source` of your own, there is no validation. For a
