@@ -13,7 +13,7 @@ _BATCH = 32
 def measured_preprocessing(
     source: ImageSource, preprocessing: Preprocessing, images: int = 2000, seed: int = 0
 ) -> Preprocessing:
-    """Return a preprocessing with the mean and standard deviation of one's own images.
+    """Return a preprocessing with the mean and std of one's own images.
 
     They are those of all pixels, resized as `preprocessing` states, of some images that are drawn at random. Set
     `model.preprocessing` to the result to save it with the model.

@@ -83,7 +83,7 @@ def continued_pretraining(model: VisionTransformer, images: int, batch_size: int
         **({"centering": "softmax", "koleo_weight": 0.0} if is_small else {}),
     }
     sides = zip(model.preprocessing.image_size, model.config.patch_size, strict=True)
-    local = tuple(step * max(round(side * 3 / 7 / step), 1) for side, step in sides)
+    local = [step * max(round(side * 3 / 7 / step), 1) for side, step in sides]
     return recipe.replace(
         pretraining={**(known.pretraining or {}), **settings},
         crops={**(known.crops or {}), "local_size": local},

@@ -130,7 +130,7 @@ def test_a_built_encoder_goes_on(source, tmp_path):
     encoder = keras_vit.VisionTransformer(CONFIG)
     keras_vit.add_lora(encoder, rank=2)
     recipe = continued_pretraining(encoder, images=8, batch_size=4, epochs=4)
-    assert recipe.crops["local_size"] == (8, 8) and recipe.pretraining["centering"] == "softmax"
+    assert recipe.crops["local_size"] == [8, 8] and recipe.pretraining["centering"] == "softmax"
     small = {
         "pretraining": {**recipe.pretraining, "seed": 1, "centering": "sinkhorn_knopp", **PRETRAINING},
         "crops": CROPS,
@@ -160,7 +160,8 @@ def test_rules_of_continued_pretraining():
     momenta = [each.pretraining["teacher_momentum"] for each in found]
     assert momenta == pytest.approx([0.9, 0.996, 0.996])
     assert found[0].pretraining["koleo_weight"] == 0 and "koleo_weight" not in found[1].pretraining
-    assert {each.crops["local_size"] for each in found} == {(48, 48)}
+    assert all(each.crops["local_size"] == [48, 48] for each in found)
+    assert [(each.warmup_steps, each.encoder_warmup_steps) for each in found[:2]] == [(12, 12), (20, 20)]
     with pytest.raises(TypeError, match="model must be a keras_vit.VisionTransformer; got"):
         continued_pretraining(encoder.config, 100)
     with pytest.raises(ValueError, match="batch_size must be at most 10"):
