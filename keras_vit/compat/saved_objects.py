@@ -143,12 +143,10 @@ class _PerVariable:
         return self._is_kernel[self._get_variable_index(variable)]
 
     def get_config(self):
-        own = {"rate_factors": self.rate_factors and list(self.rate_factors)}
+        own = {name: value and list(value) for name in ("rate_factors", "modules") for value in [getattr(self, name)]}
         if self.encoder_rate is not None:
             rate = keras.saving.serialize_keras_object(self.encoder_rate)
             own |= {"encoder_rate": rate, "of_encoder": list(self.of_encoder)}
-        if self.modules is not None:
-            own["modules"] = list(self.modules)
         return {**super().get_config(), **own}
 
     @classmethod

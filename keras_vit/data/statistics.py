@@ -29,18 +29,13 @@ def measured_preprocessing(
 
     Raises:
         TypeError: if `source` is not an `ImageSource` or `preprocessing` not a `Preprocessing`.
-        ValueError: if an image cannot be read, a channel has one value only, or `preprocessing` has `max_tokens` or
-            `in_model`.
+        ValueError: if an image cannot be read or a channel has one value only.
     """
     checks.check_instance("source", source, ImageSource, "an ImageSource")
     checks.check_instance("preprocessing", preprocessing, Preprocessing, "a Preprocessing")
-    if preprocessing.max_tokens or preprocessing.in_model:
-        raise ValueError(
-            "preprocessing must give standardised images of one size; got "
-            f"max_tokens={preprocessing.max_tokens}, in_model={preprocessing.in_model}"
-        )
     channels, sampled = preprocessing.channels, source.sample(checks.check_integer("images", images), seed)
-    unchanged = preprocessing.replace(mean=(0.0,) * channels, std=(1.0,) * channels)  # values in [0, 1]
+    fixed = preprocessing.at(preprocessing.image_size)
+    unchanged = fixed.replace(mean=(0.0,) * channels, std=(1.0,) * channels, in_model=False)  # values in [0, 1]
     counts, sums, squares = 0, np.zeros(channels), np.zeros(channels)
     for batch, _ in eval_batches(sampled, unchanged, _BATCH):
         pixels = batch.reshape(-1, channels).astype("float64")

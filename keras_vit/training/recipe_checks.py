@@ -96,6 +96,7 @@ _NEEDS = {
 def rules(r):
     """Return a dict from rules to whether a recipe breaks them, the argument of `Config._refuse`."""
     warmups = [name for name in EXCLUSIVE[1] if getattr(r, name)]
+    norms = [norm for norm in (r.clip_norm, r.clip_module_norm, r.clip_weight_norm) if norm]
     needs = {
         f"{{{name}}} requires {{{other}}} {' or '.join(map(repr, values))}": getattr(r, other) not in values
         for name, (other, values) in _NEEDS.items()
@@ -116,10 +117,7 @@ def rules(r):
         "{augment} requires another {loss} (it is part of {crops})": r.loss == CROPPED and r.augment,
         "{repeats} requires another {loss}": r.loss == CROPPED and r.repeats > 1,
         "{final_weight_decay} requires {weight_decay}": r.final_weight_decay is not None and not r.weight_decay,
-        "at most one of {clip_norm}, {clip_module_norm} and {clip_weight_norm} may be given": sum(
-            norm is not None for norm in (r.clip_norm, r.clip_module_norm, r.clip_weight_norm)
-        )
-        > 1,
+        "at most one of {clip_norm}, {clip_module_norm} and {clip_weight_norm} may be given": len(norms) > 1,
         "{microbatches} must divide {batch_size}": r.batch_size % r.microbatches,
         "{repeats} must not exceed {batch_size}": r.repeats > r.batch_size,
         "{steps_per_execution} must divide {steps}": r.steps is not None and r.steps % r.steps_per_execution,
