@@ -2,6 +2,7 @@
 
 import collections
 import re
+from typing import Any
 
 from keras_vit import checks
 from keras_vit.checkpoints.load import check_all
@@ -37,7 +38,8 @@ def load_heads(model: SelfDistillation, source: PathLike) -> LoadReport:
             the model's; or if patches have heads of their own in only one of the two. The model is unchanged.
     """
     checks.check_instance("model", model, SelfDistillation, "a keras_vit.SelfDistillation")
-    checkpoint, found, values = open_checkpoint(source), collections.defaultdict(dict), []
+    checkpoint, values = open_checkpoint(source), []
+    found: dict[tuple[bool, str], dict[str, Any]] = collections.defaultdict(dict)
     for name, entry in checkpoint.entries.items():
         if match := _HEAD.fullmatch(name):
             owner = "student" if "student" in (match[1] or "").split(".") else "teacher"
