@@ -25,7 +25,8 @@ class Monitor(BestModel):
     """Measure the teacher of a `SelfDistillation`, and save it whenever it is better than before.
 
     The logs of every epoch get `rankme` and `collapsed`, 1 or 0, and, with labels, `val_accuracy`. The teacher as it
-    starts is the first candidate; its values are in `start.json`, so a resumed run has the same ones. Training is not
+    starts is a candidate with labels, or if all epochs collapse; its values are in `start.json`, so a resumed run has
+    the same ones. Training is not
     affected. The features are float32 (images, dim); the images are prepared again for each measurement, a batch at a
     time. It is for one process, and comes before the callbacks that show its values.
 
@@ -50,7 +51,9 @@ class Monitor(BestModel):
             write_text(self._file, json.dumps(self._measured(), indent=2))
         if self._is_new:
             save_model(self._saved_model, self._path)
-        self._before = [json.loads(self._file.read_text(encoding="utf-8"))]
+        start = json.loads(self._file.read_text(encoding="utf-8"))
+        # The RankMe of random weights is high: without labels, an epoch without a collapse is better than the start.
+        self._before = [start if "val_accuracy" in start else {**start, "collapsed": 1.0}]
         self._log(f"the teacher before the first step: {_described(self._before[0])}")
 
     def on_epoch_end(self, epoch, logs=None):

@@ -73,10 +73,10 @@ def train(
     in `keras_vit.evaluation.knn_scores`. `rankme` is the RankMe of the features (arXiv 2210.02885). Without validation,
     there is only `rankme`, of at most 1,000 training images. `collapsed` is 1 in an epoch whose entropies are those of
     a collapse. `best.keras` is the teacher, an ordinary model, of the epoch with the highest `val_accuracy`; if
-    accuracies are equal or missing, the highest `rankme` of an epoch without a collapse decides. If no epoch is better
-    than the start, it is the teacher before the first step. `model.keras` is the whole `SelfDistillation` after the
-    last epoch. Measuring keeps the features and one batch of images in memory. In several processes, nothing is
-    measured, there is no `best.keras`, and `validation` must be None.
+    accuracies are equal or missing, the highest `rankme` of an epoch without a collapse decides. With validation, it is
+    the teacher before the first step if no epoch is better; without, only if all epochs collapse. `model.keras` is the
+    whole `SelfDistillation` after the last epoch. Measuring keeps the features and one batch of images in memory. In
+    several processes, nothing is measured, there is no `best.keras`, and `validation` must be None.
 
     Args:
         recipe: name in `keras_vit.training.RECIPES`, or a `Recipe`.
