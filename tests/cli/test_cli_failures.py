@@ -78,7 +78,7 @@ MISTAKES = [
     ("evaluate --model model.keras", "one of the arguments --folder --tfds --tfrecord --arrays is required"),
     (
         "list 'no such' --recipes",
-        "^PATTERN 'no such' matches none of the names; keras-vit list --recipes shows all 92$",
+        "^PATTERN 'no such' matches none of the names; keras-vit list --recipes shows all 93$",
     ),
     ("list vit/finetun/pets --recipes", "names .did you mean 'vit/finetune/pets' or .*list --recipes shows"),
     ("list xyzzy", "^PATTERN 'xyzzy' matches none of the names; keras-vit list shows all 151$"),

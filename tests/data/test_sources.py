@@ -39,7 +39,7 @@ def test_array_refusals():
         ((IMAGES / 255.0, LABELS), r"images must be uint8 on 0..255; got float64 \(np.round"),
         ((IMAGES[0, 0], LABELS), r"images, height, width.*got \(4, 1\)"),
         ((IMAGES[:0], LABELS[:0]), r"no side of length 0; got shape \(0, 4, 4, 1\)"),
-        ((np.zeros((3, 4, 4, 2), np.uint8), LABELS[:3]), r"got shape \(3, 4, 4, 2\)"),
+        ((np.zeros((3, 3, 4, 4, 2), np.uint8), LABELS[:3]), r"got \(3, 3, 4, 4, 2\)"),
         ((IMAGES, LABELS[:9]), r"10 integers, one per image; got int64 of shape \(9,\)"),
         ((IMAGES, np.eye(4)[LABELS]), r"10 integers, one per image; got float64 of shape \(10, 4\)"),
         ((IMAGES, LABELS, ["a", "b"]), "from 0 to 1; they range from 0 to 3"),

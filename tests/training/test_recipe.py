@@ -90,6 +90,7 @@ def test_every_field_survives_json(model):
         drop_path_rate=0.3,
         ema_momentum=0.99,
         layer_decay=0.75,
+        patch_rate=0.5,
         microbatches=2,
         gradient_accumulation_steps=3,
         steps_per_execution=2,
@@ -104,7 +105,7 @@ def test_every_field_survives_json(model):
     alike = {field.name for field in dataclasses.fields(Recipe) if getattr(recipe, field.name) == field.default}
     contradict_the_others = {"steps", "final_learning_rate", "warmup_steps", "warmup_fraction", "beta_2"}
     of_tasks = {"head", "max_objects", "encoder_rate", "encoder_warmup_steps", "frozen"}
-    others = {"pretraining", "clip_weight_norm", "crops", "final_weight_decay", *of_tasks}
+    others = {"pretraining", "clip_module_norm", "clip_weight_norm", "crops", "final_weight_decay", *of_tasks}
     assert alike - others == contradict_the_others
     again = Recipe.from_dict(json.loads(json.dumps(recipe.to_dict())))
     assert again == recipe and type(again.model) is type(model)
