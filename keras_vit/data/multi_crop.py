@@ -22,6 +22,7 @@ AUGMENT = (
     (*_COLOURS, "gaussian_blur(0.1)", "solarize(0.2)"),
     (*_COLOURS, "gaussian_blur(0.5)"),
 )
+_LEAST_ASPECT = 3 / 4  # of the windows of random_resized_crop
 
 
 def multi_crop_pipeline(
@@ -39,13 +40,13 @@ def multi_crop_pipeline(
     shard: tuple[int, int] = (0, 1),
     dtype: str = "float32",
     max_corrupt: float = 0.01,
+    scaled_decoding: bool = False,
 ) -> tf.data.Dataset:
     """Return endless, shuffled batches of several crops of each image.
 
     This is the multi-crop of arXiv 2006.09882, section 3.3. The defaults are those of DINO (arXiv 2104.14294, appendix
     E, and facebookresearch/dino). As in `train_pipeline`, batch n depends only on the arguments and n, and unreadable
-    images are replaced. An image is decoded once; if all crops together cover at most its area, as small crops of large
-    images do, only the crops of a JPEG are decoded.
+    images are replaced. An image is decoded once.
 
     Args:
         source: an `ImageSource`; its labels are returned, although self-distillation does not use them.
@@ -59,6 +60,8 @@ def multi_crop_pipeline(
             global crop, the second one, and each local one.
         seed: integer, 0 or above.
         start_step, shard, dtype, max_corrupt: as in `train_pipeline`.
+        scaled_decoding: whether a JPEG is decoded at 1/2, 1/4 or 1/8 of its size if this leaves at least 1.5 times the
+            sides of the smallest crops. Large images take less time and memory; the pixels of the crops differ.
 
     Returns:
         `tf.data.Dataset` of (dict of `global`, `dtype` (batch, 2, height, width, channels), and `local`, `dtype`
@@ -99,15 +102,21 @@ def multi_crop_pipeline(
     def prepare(row, image):
         """Return the values of all crops of an image, one after another."""
         key = tf.stack([tf.constant(seed, tf.int64), row["number"]])
-        pixels = preparation.decode(image, channels) if image.dtype == tf.string and not are_small else image
-        return tf.concat([views[min(n, 2)](pixels, fold(key, n)) for n in range(2 + local_crops)], 0)
+        if image.dtype == tf.string:
+            image = preparation.decode(image, channels, scaled_for=scaled_for)
+        return tf.concat([views[min(n, 2)](image, fold(key, n)) for n in range(2 + local_crops)], 0)
 
     @tf.autograph.experimental.do_not_convert
     def split(rows, labels):
         parts = zip(shapes.items(), tf.split(rows, lengths, axis=1), strict=True)
         return {key: tf.reshape(part, (-1, *shape)) for (key, shape), part in parts if shape[0]}, labels
 
-    are_small = 2 * global_area[1] + local_crops * local_area[1] <= 1
+    scaled_for = None
+    if checks.check_flag("scaled_decoding", scaled_decoding):
+        # a window of the least area has at least these shares of the sides of the image
+        shares = [math.sqrt(area[0] * _LEAST_ASPECT) for area in (global_area, local_area)]
+        used = zip(shapes.values(), shares, strict=True)
+        scaled_for = Preprocessing(size=max(math.ceil(max(shape[1:3]) / share) for shape, share in used if shape[0]))
     views = [view_of(kind) for kind in range(3)]
     lengths = [math.prod(shape) for shape in shapes.values()]
     order = Order(source, batch_size, seed, shuffle=True, repeat=True, shard=shard)

@@ -1,6 +1,7 @@
 """multi_crop_pipeline: shapes, areas of the crops, and batches that depend on seed and step alone."""
 
 import numpy as np
+import PIL.Image
 import pytest
 import tensorflow as tf
 from faults import for_each
@@ -68,9 +69,32 @@ def test_files_are_read_as_arrays_and_local_crops_may_be_absent(source, tmp_path
     np.testing.assert_array_equal(files["global"], arrays["global"])
 
 
+@pytest.mark.parametrize(("side", "ratio"), [(300, 4), (120, 1)])
+def test_scaled_decoding_crops_a_smaller_image(tmp_path, side, ratio):
+    """The crops are those of the pixels that Pillow decodes at a quarter of the sides.
+
+    Of the shorter side, sqrt(0.05 * 3 / 4) is in the smallest local crop: 58 of 300 pixels are 7 times 8, and 23 of 120
+    are 2.9 times 8, less than twice 1.5.
+    """
+    coarse = np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype="uint8")
+    image = np.asarray(PIL.Image.fromarray(coarse).resize((side * 4 // 3, side)))
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "image.jpg").write_bytes(encode(image, "JPEG"))
+    with PIL.Image.open(tmp_path / "c" / "image.jpg") as smaller:
+        smaller.draft("RGB", (smaller.width // ratio, smaller.height // ratio))
+        pixels = np.asarray(smaller)
+    assert pixels.shape == (side // ratio, side * 4 // 3 // ratio, 3)
+    arguments = {"batch_size": 1, "count": 1, **PLAIN}
+    [(found, _)] = batches(from_directory(tmp_path), scaled_decoding=True, **arguments)
+    [(expected, _)] = batches(from_arrays(pixels[None], [0]), **arguments)
+    for key, values in expected.items():
+        np.testing.assert_allclose(found[key], values, atol=1e-6)
+
+
 @for_each(
     ("arguments", "message"),
     [
+        ({"scaled_decoding": 1}, "scaled_decoding must be True or False"),
         ({"local_crops": -1}, "local_crops must be an integer of at least 0; got local_crops=-1"),
         ({"local_size": 0}, "local_size must be one positive integer or a pair"),
         ({"augment": (("flip",),)}, "augment must be three sequences of strings, one per kind of crop; got 1"),

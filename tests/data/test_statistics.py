@@ -69,19 +69,3 @@ def test_a_model_keeps_them(source, tmp_path):
     expected = (PIXELS / 255 - model.preprocessing.mean) / model.preprocessing.std
     np.testing.assert_allclose(whole[0], expected, atol=1e-5)
     assert keras_vit.evaluation.embed(model, source).features.shape == (9, 16)
-
-
-def test_small_crops_of_a_large_file_are_those_of_its_pixels(tmp_path):
-    """Only the crops of the file are decoded, to the same pixels."""
-    pixels = np.asarray(Image.fromarray(PIXELS[0, ..., :3]).resize((200, 120), Image.Resampling.BICUBIC))
-    Image.fromarray(pixels).save(tmp_path / "0.jpg", quality=95)
-    settings = {"local_crops": 2, "local_size": 8, "global_area": (0.1, 0.2), "local_area": (0.01, 0.05)}
-    decoded = np.asarray(Image.open(tmp_path / "0.jpg"))
-    sources = keras_vit.data.from_files(tmp_path), from_arrays(decoded[None], np.zeros(1, int))
-    plain = (("flip",),) * 3
-    batches = [
-        next(iter(keras_vit.data.multi_crop_pipeline(one, Preprocessing(size=16), 1, augment=plain, **settings)))[0]
-        for one in sources
-    ]
-    for name in ("global", "local"):
-        np.testing.assert_allclose(*(batch[name] for batch in batches), atol=1e-5)
