@@ -111,9 +111,14 @@ class ImageSource:
         They are drawn at random; a source without lookup gives its first ones.
 
         Args:
-            count: number of images.
-            seed: integer; the same seed draws the same images.
+            count: number of images, at least 1.
+            seed: integer, 0 or above; the same seed draws the same images.
+
+        Raises:
+            ValueError: if a number is out of range.
         """
+        checks.check_integer("count", count)
+        checks.check_integer("seed", seed, minimum=0)
         if self.lookup is None:
             return dataclasses.replace(self, dataset=self.dataset.take(count), size=min(self.size, count))
         return self.take(np.sort(np.random.default_rng(seed).permutation(self.size)[:count]))
