@@ -106,15 +106,6 @@ def _share(text):
     raise argparse.ArgumentTypeError(f"expected a share from 0 to 1; got {text!r}")
 
 
-def _trained(text):
-    """Convert `"lora"` and `"all"` to themselves, and `"4"` to 4."""
-    if text in ("lora", "all"):
-        return text
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"expected lora, all or a number of blocks above 0; got {text!r}")
-
-
 def _field(text):
     """Convert `"learning_rate=0.01"` to ("learning_rate", "0.01")."""
     name, equals, value = text.partition("=")
@@ -129,7 +120,7 @@ def _names(text):
 
 
 # name in commands.toml -> function that converts the text of an argument
-_CONVERTERS = (int, float, _size, _count, _counts, numbers, _share, _trained, _field, _names)
+_CONVERTERS = (int, float, _size, _count, _counts, numbers, _share, _field, _names)
 _TYPES = {function.__name__.removeprefix("_"): function for function in _CONVERTERS}
 
 

@@ -38,7 +38,6 @@ def train(args):
         raise ValueError(f"--annotations, --label-maps or --depths {expected}: recipe {recipe.name!r}")
     if kind is None and recipe.dataset is None:
         raise ValueError(f"{ANY_KIND} must be given: recipe {recipe.name!r} has no images of its own")
-    options = given(args, ("checkpoint_every", "max_corrupt"))  # keras_vit.train defines their defaults
     training = keras_vit.training
     failures = training.CheckpointError, training.NonFiniteError, training.MissingDevicesError
     # Several workers must connect before TensorFlow creates anything, such as a source.
@@ -47,9 +46,7 @@ def train(args):
         model = args.model
         if in_file:
             model = _from_file(args, recipe, source) if task is None else build_model(args)
-        options |= {"model": model, "weights": args.weights, "validation": validation, "strategy": devices}
-        result = keras_vit.train(recipe, source, args.workdir, verbose=0 if args.quiet else "auto", **options)
-    return _finished(result, pathlib.Path(args.workdir))
+        return _run(recipe, source, args, model=model, weights=args.weights, validation=validation, strategy=devices)
 
 
 def pretrain(args):
@@ -62,28 +59,30 @@ def pretrain(args):
         if args.crop_size is not None:
             encoder = keras_vit.resize(encoder, "any")
             encoder.preprocessing = encoder.preprocessing.at(args.crop_size)
-        if args.measure:
-            encoder.preprocessing = keras_vit.data.measured_preprocessing(source, encoder.preprocessing)
         sizes = {name: changes.pop(name) for name in ("batch_size", "epochs") if name in changes}
         recipe = training.continued_pretraining(encoder, source.size, **sizes).replace(**changes)
         if args.trained == "lora":
             keras_vit.add_lora(encoder)
         elif args.trained != "all":
             _train_last(encoder, args.trained)
-        options = {**given(args, ("checkpoint_every", "max_corrupt")), "model": encoder, "validation": validation}
-        result = keras_vit.train(recipe, source, args.workdir, verbose=0 if args.quiet else "auto", **options)
-    return _finished(result, pathlib.Path(args.workdir))
+        if args.measure:
+            encoder.preprocessing = keras_vit.data.measured_preprocessing(source, encoder.preprocessing)
+        return _run(recipe, source, args, model=encoder, validation=validation)
 
 
-def _train_last(encoder, blocks):
-    """Freeze what precedes the last blocks."""
-    last = encoder.config.num_layers - 1 - blocks
-    if last < 0:
-        raise ValueError(f"--trained must be at most {last + blocks}, to leave a frozen block, or all; got {blocks}")
-    keras_vit.freeze(encoder, f"block_{last:02d}")
+def _train_last(encoder, number):
+    """Freeze what precedes the last blocks, of which at least one stays frozen."""
+    count = encoder.config.num_layers
+    if not number.isdecimal() or not 0 < int(number) < count:
+        raise ValueError(f"--trained must be lora, all or a number of blocks above 0 and below {count}; got {number!r}")
+    keras_vit.freeze(encoder, f"block_{count - 1 - int(number):02d}")
 
 
-def _finished(result, folder):
+def _run(recipe, source, args, **options):
+    """Train, and return the answer of the verb; `keras_vit.train` defines the defaults of what is not given."""
+    options |= given(args, ("checkpoint_every", "max_corrupt"))
+    result = keras_vit.train(recipe, source, args.workdir, verbose=0 if args.quiet else "auto", **options)
+    folder = pathlib.Path(args.workdir)
     best = str(folder / "best.keras") if (folder / "best.keras").is_file() else None  # not of every run
     values = {"accuracy": result.accuracy, "saved": str(folder / "model.keras"), "best": best}
     shown = {**values, "accuracy": result.accuracy is not None and f"{100 * result.accuracy:.1f} %"}

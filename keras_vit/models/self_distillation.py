@@ -19,26 +19,18 @@ from keras_vit.models.base import Model, head_dtype
 from keras_vit.models.copies import merge_lora
 from keras_vit.models.derived import check_pools
 from keras_vit.models.scanned import check_unscanned
-from keras_vit.models.self_distillation_parts import METRICS, CollapseReport, MaskDraws, Parts
+from keras_vit.models.self_distillation_parts import METRICS, CollapseReport
 from keras_vit.models.training_model import TrainingModel
 from keras_vit.typing import Tensor
 
-# method -> settings that are not given
-_DINOV2 = {"centering": "sinkhorn_knopp", "patch_weight": 1.0, "koleo_weight": 0.1, "teacher_momentum": 0.994}
-METHODS: dict[str, dict[str, Any]] = {
-    "dino": {
-        **{"centering": "softmax", "patch_weight": 0.0, "koleo_weight": 0.0, "gram_weight": 0.0},
-        **{"teacher_momentum": 0.996, "norm_last_layer": True},
-    },
-    "dinov2": {**_DINOV2, "gram_weight": 0.0, "norm_last_layer": False},
-    "dinov3": {**_DINOV2, "gram_weight": 2.0, "norm_last_layer": False},
+# method -> values of the settings `_USUAL` that are not given
+_USUAL = ("centering", "patch_weight", "koleo_weight", "gram_weight", "teacher_momentum", "norm_last_layer")
+METHODS = {
+    "dino": ("softmax", 0.0, 0.0, 0.0, 0.996, True),
+    "dinov2": ("sinkhorn_knopp", 1.0, 0.1, 0.0, 0.994, False),
+    "dinov3": ("sinkhorn_knopp", 1.0, 0.1, 2.0, 0.994, False),
 }
 _LEAST_PAIRS = {"dino": 1, "dinov2": 3, "dinov3": 3}  # see `SelfDistillationLoss`
-_SETTINGS = (
-    *("method", "out_dim", "hidden_dim", "bottleneck_dim", "norm_last_layer", "student_temperature"),
-    *("teacher_temperature", "warmup_temperature", "warmup_epochs", "freeze_epochs", "teacher_momentum"),
-    *("center_momentum", "centering", "patch_weight", "separate_heads", "koleo_weight", "gram_weight", "seed"),
-)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -128,8 +120,8 @@ class SelfDistillation(TrainingModel, Model):
     Raises:
         TypeError: if `student` is not a model of this package.
         ValueError: if a value is out of range, or the student takes sequences of patches, does not pool its tokens or
-            has `scan_layers`; with a weight of patches or of Gram anchoring, if it is no `VisionTransformer` without
-            stem and with its last norm before the pooling.
+            has `scan_layers`; with a weight of patches or of Gram anchoring, if it is no `VisionTransformer`, its last
+            norm does not precede the pooling, or it has a stem, `token_merging` or `patch_drop_rate`.
     """
 
     _models = ("student",)
@@ -164,66 +156,50 @@ class SelfDistillation(TrainingModel, Model):
         if len(student.inputs) > 1:
             raise ValueError(f"student must take images, not sequences of patches; got {student.name!r}")
         given, usual = locals(), METHODS[checks.check_choice("method", method, METHODS)]
-        given |= {key: value for key, value in usual.items() if given[key] is None}
-        settings = {key: ARGUMENTS[key](key, given[key]) for key in _SETTINGS}
-        dtype, teacher = head_dtype(student.config), merge_lora(student)
+        given |= {key: value for key, value in zip(_USUAL, usual, strict=True) if given[key] is None}
+        settings = {key: check(key, given[key]) for key, check in ARGUMENTS.items() if key in given and key != "name"}
+        has_patches, config = bool(settings["patch_weight"] or settings["gram_weight"]), student.config
+        keeps_patches = getattr(config, "norm_position", None) == "before_pooling" and not any(
+            (config.stem, config.token_merging, config.embedding.patch_drop_rate)
+        )
+        if has_patches and not keeps_patches:
+            raise ValueError(
+                "student must be a VisionTransformer without stem, token_merging and patch_drop_rate, and with "
+                f"norm_position='before_pooling', for patch_weight and gram_weight; got {config.name}"
+            )
+        teacher = merge_lora(student)
         teacher.trainable = False  # so that Keras sees a change below
         teacher.trainable = True  # whatever of the student is frozen: others may train it later
-        sizes = out_dim, hidden_dim, bottleneck_dim, 3, settings["norm_last_layer"]
-        heads = [ProjectionHead(*sizes, dtype=dtype, name=f"{owner}_head") for owner in ("student", "teacher")]
-        bodies = [parts.features_of(one) for one in (student, teacher)]
+        anchors = [merge_lora(student)] if settings["gram_weight"] else []
+        encoders = [parts.CropEncoder(one, has_patches) for one in (student, teacher, *anchors)]
+        sizes = (out_dim, hidden_dim, bottleneck_dim, 3, settings["norm_last_layer"]), head_dtype(config)
+        heads = parts.pair_of_heads("head", encoders[0].features.output.shape[-1], *sizes)
         inputs = keras.Input(student.input_shape[1:], dtype=student.input.dtype, name="images")
-        outputs = heads[0](bodies[0](inputs))
+        outputs = heads[0](encoders[0].features(inputs))
         super().__init__(inputs=inputs, outputs=outputs, name=name or f"{student.name}_self_distillation")
         self.input_spec = None  # the inputs may be a dict of crops
+        self.settings, self._encoders = settings, encoders
         self.student: keras.Model = student
         self.teacher: keras.Model = teacher
+        self.gram_teacher: keras.Model | None = anchors[0] if anchors else None
         self.student_head, self.teacher_head = heads
-        heads[1].build(bodies[1].output.shape)
-        heads[1].set_weights(heads[0].get_weights())
-        self._bodies, self.settings = bodies, settings
-        for layer in (student, teacher, heads[1], bodies[1]):
-            keep_beside_graph(self, layer)
+        self.patch_heads: list[ProjectionHead] = []
         self.center = self.add_weight(name="center", shape=(out_dim,), initializer="zeros", trainable=False)
         self.step = self.add_weight(name="step", shape=(), initializer="zeros", dtype="int32", trainable=False)
-        self._make_patch_terms(sizes, dtype)
-        trained = [bodies[0], heads[0], *self.patch_heads[:1]]
+        if settings["patch_weight"]:
+            self.seeds = keras.random.SeedGenerator(settings["seed"])  # of the masks
+            width = student.get_layer("encoder_norm").output.shape[-1]
+            self.mask_token = self.add_weight(name="mask_token", shape=(width,), initializer="zeros")
+            center = self.add_weight(name="patch_center", shape=(out_dim,), initializer="zeros", trainable=False)
+            self.patch_center = center
+            self.patch_heads = parts.pair_of_heads("patch_head", width, *sizes) if settings["separate_heads"] else heads
+        for layer in (student, teacher, heads[1], *anchors):
+            keep_beside_graph(self, layer)
+        trained = [encoders[0].features, *self.trained_heads]
         used = {id(variable) for layer in trained for variable in layer.variables}
         used |= {id(variable) for variable in self._trainable_variables}  # the mask token
         self._idle = frozenset(id(variable) for variable in self.variables if id(variable) not in used)
         self._entropies = [keras.metrics.Mean(name=name) for name in METRICS]
-
-    def _make_patch_terms(self, sizes, dtype):
-        """Create what the losses of patches and of features need."""
-        settings, student = self.settings, self.student
-        self._parts, self.patch_heads, self.gram_teacher = None, [], None
-        if not (settings["patch_weight"] or settings["gram_weight"]):
-            return
-        config = student.config
-        if getattr(config, "norm_position", None) != "before_pooling" or config.stem or config.token_merging:
-            raise ValueError(
-                "student must be a VisionTransformer without stem and token_merging and with norm_position="
-                f"'before_pooling' for patch_weight and gram_weight; got {config.name}"
-            )
-        self._parts = [Parts(one) for one in (student, self.teacher)]
-        if settings["patch_weight"]:
-            self.mask_draws = MaskDraws(settings["seed"], dtype="float32", name="mask_draws")
-            keep_beside_graph(self, self.mask_draws)
-            width = student.get_layer("encoder_norm").output.shape[-1]
-            self.mask_token = self.add_weight(name="mask_token", shape=(width,), initializer="zeros")
-            self.patch_heads = [self.student_head, self.teacher_head]
-            if settings["separate_heads"]:
-                names = ("student_patch_head", "teacher_patch_head")
-                self.patch_heads = [ProjectionHead(*sizes, dtype=dtype, name=name) for name in names]
-                for head in self.patch_heads:
-                    head.build((None, width))
-                self.patch_heads[1].set_weights(self.patch_heads[0].get_weights())
-            shape = (settings["out_dim"],)
-            self.patch_center = self.add_weight(name="patch_center", shape=shape, initializer="zeros", trainable=False)
-        if settings["gram_weight"]:
-            self.gram_teacher = merge_lora(student)
-            keep_beside_graph(self, self.gram_teacher)
-            self._parts.append(Parts(self.gram_teacher))
 
     @property
     def trained_heads(self) -> list[ProjectionHead]:
@@ -281,15 +257,11 @@ class SelfDistillation(TrainingModel, Model):
         if not isinstance(inputs, dict):
             return super().call(inputs, training=training, mask=mask)
         views, *local = parts.checked_crops(inputs, self.student)
-        masks, patches, taught_patches = None, None, None
-        if self._parts is None:
-            features = parts.per_crop(self._bodies[0], views, training)
-            taught = parts.per_crop(self._bodies[1], views, False)
-        else:
-            masked = (self.mask_draws, self.mask_token) if training and self.settings["patch_weight"] else None
-            features, patches, masks = self._parts[0](views, training, masked)
-            taught, taught_patches, _ = self._parts[1](views, False)
-        features_of_all = [features, *(parts.per_crop(self._bodies[0], crops, training) for crops in local)]
+        student, teacher, *_ = self._encoders
+        masked = (self.seeds, self.mask_token) if training and self.settings["patch_weight"] else None
+        features, patches, masks = student(views, training, masked)
+        taught, taught_patches, _ = teacher(views, False)
+        features_of_all = [features, *(student(crops, training)[0] for crops in local)]
         logits = self.student_head(ops.concatenate(features_of_all, axis=1))
         taught = ops.stop_gradient(self.teacher_head(taught))
         probabilities = self._targets(taught, self.center)
@@ -315,17 +287,16 @@ class SelfDistillation(TrainingModel, Model):
             values = [ops.mean(losses.koleo(features[:, crop])) for crop in range(features.shape[1])]
             terms.append(given["koleo_weight"] * sum(values))
         if given["gram_weight"]:
-            _, anchors, _ = self._parts[2](views, False)
-            grid = self._parts[0].grid(views)
-            maps = (ops.reshape(one, (-1, *grid, one.shape[-1])) for one in (patches, ops.stop_gradient(anchors)))
-            terms.append(given["gram_weight"] * ops.mean(losses.gram_losses(*maps)))
+            _, anchors, _ = self._encoders[2](views, False)
+            terms.append(given["gram_weight"] * ops.mean(losses.gram_losses(patches, ops.stop_gradient(anchors))))
         if masks is not None:
             terms.append(given["patch_weight"] * self._patch_loss(masks, patches, taught_patches))
         return sum(terms, ops.zeros((), "float32"))
 
     def _patch_loss(self, masks, patches, taught):
         """Return iBOT's loss of the masked patches, whose heads run on these alone, and move their centre."""
-        crops, length = patches.shape[:2]  # of an unknown number, a quarter of the patches are masked at most
+        crops, length = patches.shape[0], patches.shape[1] * patches.shape[2]
+        # of an unknown number of crops, a quarter of the patches are masked at most
         size = block_masks.most_masked_patches(crops, length) if crops else ops.shape(patches)[0] * length // 4
         if crops and not size:
             return 0.0

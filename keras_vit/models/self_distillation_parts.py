@@ -1,4 +1,4 @@
-"""Parts of self-distillation: an encoder in two halves, draws of masks, and the report of a collapse."""
+"""Parts of self-distillation: encoders of crops, draws of masks, pairs of heads, and the report of a collapse."""
 
 import math
 import warnings
@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.compat.graph import inner_layers, owned_variables
-from keras_vit.layers.base import Layer
+from keras_vit.layers.projection_head import ProjectionHead
 from keras_vit.models.block_masks import block_masks, requested_patches
 from keras_vit.models.derived import feature_extractor
 from keras_vit.models.encoders import read_by_head
@@ -18,69 +18,66 @@ METRICS = ("teacher_entropy", "batch_entropy")
 _COLLAPSED = 0.02  # nats between the two entropies
 
 
-class Parts:
-    """An encoder in two halves, between which patches are masked (iBOT, arXiv 2111.07832).
-
-    The halves are models from images to patch embeddings, and from these to features and patch tokens.
+class CropEncoder:
+    """An encoder of crops, in two halves if its patches are used: patches are masked between them (arXiv 2111.07832).
 
     Args:
         model: a model of this package; its layers are shared.
+        has_patches: whether its patches are used.
+
+    Attributes:
+        features: the model from images to the input of the head, (batch, dim), the mean of two for a distilled model.
     """
 
-    def __init__(self, model):
-        embeddings = feature_extractor(model, "patch_encoder", grid=False).output
-        *features, tokens = feature_extractor(model, [*read_by_head(model), "encoder_norm"], grid=False).outputs
-        features = features[0] if len(features) == 1 else keras.layers.Average(dtype=model.config.dtype)(features)
-        self.embed = keras.Model(model.input, embeddings, name=f"{model.name}_patches")
-        self.blocks = keras.Model([embeddings, model.input], [features, tokens], name=f"{model.name}_blocks")
-        self._num_prefix = model.config.num_prefix_tokens
-        self._patch_size = model.config.patch_size
-
-    def grid(self, crops):
-        """Return the (rows, columns) of patches of crops (batch, crops, height, width, channels)."""
-        return tuple(side // step for side, step in zip(crops.shape[2:4], self._patch_size, strict=True))
+    def __init__(self, model, has_patches):
+        found = feature_extractor(model, read_by_head(model), grid=False).outputs
+        features = found[0] if len(found) == 1 else keras.layers.Average(dtype=model.config.dtype)(found)
+        self.features, self._halves = keras.Model(model.input, features, name=f"{model.name}_features"), None
+        if has_patches:
+            tokens = feature_extractor(model, "patch_encoder", grid=False).output
+            places, maps = feature_extractor(model, ["patch_encoder", "encoder_norm"]).outputs
+            embed = keras.Model(model.input, [tokens, places], name=f"{model.name}_patches")
+            self._halves = embed, keras.Model([tokens, model.input], [features, maps], name=f"{model.name}_blocks")
 
     def __call__(self, crops, training, masked=None):
-        """Return the features (batch, crops, dim), the patch tokens (batch * crops, patches, dim), and the masks.
+        """Return the features (batch, crops, dim), the patches (batch * crops, rows, columns, dim), and the masks.
 
         Args:
             crops: (batch, crops, height, width, channels).
             training: whether dropout and stochastic depth are active.
-            masked: None, or a `MaskDraws` and the embedding (dim,) of masked patches.
+            masked: None, or the `SeedGenerator` of masks and the embedding (dim,) of masked patches.
         """
-        images, masks = ops.reshape(crops, (-1, *crops.shape[2:])), None
-        embeddings = self.embed(images, training=training)
-        if masked is not None:
-            draws, token = masked
-            masks = draws(ops.reshape(embeddings, (-1, *self.grid(crops), embeddings.shape[-1])))
-            is_masked = ops.reshape(masks, (-1, embeddings.shape[1], 1))
-            embeddings = ops.where(is_masked, ops.cast(token, embeddings.dtype), embeddings)
-        features, tokens = self.blocks([embeddings, images], training=training)
-        return ops.reshape(features, (-1, crops.shape[1], features.shape[-1])), tokens[:, self._num_prefix :], masks
+        images, maps, masks = ops.reshape(crops, (-1, *crops.shape[2:])), None, None
+        if self._halves is None:
+            features = self.features(images, training=training)
+        else:
+            embed, blocks = self._halves
+            tokens, places = embed(images, training=training)
+            if masked is not None:
+                seeds, token = masked
+                masks = draw_masks(seeds, places)
+                is_masked = ops.reshape(masks, (-1, tokens.shape[1], 1))
+                tokens = ops.where(is_masked, ops.cast(token, tokens.dtype), tokens)
+            features, maps = blocks([tokens, images], training=training)
+        return ops.reshape(features, (-1, crops.shape[1], features.shape[-1])), maps, masks
 
 
-@keras.saving.register_keras_serializable(package="keras_vit")
-class MaskDraws(Layer):
-    """Draw block masks of crops (arXiv 2304.07193, appendix B); checkpoints of a run contain their state.
+def draw_masks(seeds, maps):
+    """Draw block masks, bool (crops, rows, columns), of maps (crops, rows, columns, dim) (2304.07193, appendix B)."""
+    crops, grid = ops.shape(maps)[0], maps.shape[1:3]
+    order, blocks = (
+        keras.random.uniform((*shape, crops), seed=seeds, dtype="float32") for shape in ((2,), (_TRIES, 4))
+    )
+    return block_masks(blocks, requested_patches(order, grid[0] * grid[1]), grid)
 
-    Args:
-        seed: integer for reproducible draws; None draws one.
 
-    Shapes:
-        (crops, rows, columns, dim) -> bool (crops, rows, columns)
-    """
-
-    def __init__(self, seed=None, **kwargs):
-        super().__init__(**kwargs)
-        self.configure(seed=seed)
-        self.seeds = keras.random.SeedGenerator(seed)
-
-    def call(self, maps):
-        crops, grid = ops.shape(maps)[0], maps.shape[1:3]
-        order, blocks = (
-            keras.random.uniform((*shape, crops), seed=self.seeds, dtype="float32") for shape in ((2,), (_TRIES, 4))
-        )
-        return block_masks(blocks, requested_patches(order, grid[0] * grid[1]), grid)
+def pair_of_heads(kind, width, sizes, dtype):
+    """Return the heads of student and teacher for features of a width, with equal values; see `ProjectionHead`."""
+    heads = [ProjectionHead(*sizes, dtype=dtype, name=f"{owner}_{kind}") for owner in ("student", "teacher")]
+    for head in heads:
+        head.build((None, width))
+    heads[1].set_weights(heads[0].get_weights())
+    return heads
 
 
 class CollapseReport(keras.callbacks.Callback):
@@ -122,13 +119,6 @@ def checked_crops(inputs, student):
     return [inputs[key] for key in sorted(shapes)]
 
 
-def features_of(model):
-    """Return the model from images to the input of the head, (batch, dim); a distilled model has the mean of two."""
-    inputs = feature_extractor(model, read_by_head(model), grid=False).outputs
-    outputs = inputs[0] if len(inputs) == 1 else keras.layers.Average(dtype=model.config.dtype)(inputs)
-    return keras.Model(model.input, outputs, name=f"{model.name}_features")
-
-
 def followed(teacher, student):
     """Return pairs of a variable of the teacher and the value that it follows: a kernel with LoRA is merged first.
 
@@ -139,12 +129,6 @@ def followed(teacher, student):
     values = {owned.stored_name: owned.variable for owned in owned_variables(student)}
     owned = owned_variables(teacher)
     return [(one.variable, merged.get(id(one.variable), values[one.stored_name])) for one in owned]
-
-
-def per_crop(body, crops, training):
-    """Return the features (batch, crops, dim) of crops (batch, crops, height, width, channels)."""
-    features = body(ops.reshape(crops, (-1, *crops.shape[2:])), training=training)
-    return ops.reshape(features, (-1, crops.shape[1], features.shape[-1]))
 
 
 def mean_of_all(values):

@@ -198,9 +198,9 @@ class TestPretrain:
 
     def test_mistakes(self, here, capsys):
         for words, message in {
-            ("--trained", "x"): "expected lora, all or a number of blocks",
+            ("--trained", "x", "--batch-size", "2"): "--trained must be lora, all or a number of blocks above 0",
             ("--from", "no.keras"): "--from: file no.keras does not exist",
-            ("--trained", "1", "--batch-size", "2"): "--trained must be at most 0",
+            ("--trained", "1", "--batch-size", "2"): "and below 1; got '1'",
             ("--batch-size", "9999"): "batch_size must be at most",
         }.items():
             found = run(capsys, "pretrain", "images", "--workdir", "run", "--from", "model.keras", *words)

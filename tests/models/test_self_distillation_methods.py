@@ -12,7 +12,7 @@ from replica_process import start, wait
 
 import keras_vit
 from keras_vit import SelfDistillation
-from keras_vit.models.self_distillation_parts import MaskDraws
+from keras_vit.models import self_distillation_parts as parts
 
 SETTINGS = {
     **{"out_dim": 16, "hidden_dim": 24, "bottleneck_dim": 8},
@@ -86,7 +86,7 @@ def gram(own, wanted):
 
 @pytest.mark.parametrize("separate_heads", [False, True])
 def test_terms_are_their_definitions(student, eagerly, monkeypatch, separate_heads):
-    monkeypatch.setattr(MaskDraws, "call", lambda self, maps: keras.ops.convert_to_tensor(MASKS))
+    monkeypatch.setattr(parts, "draw_masks", lambda seeds, maps: keras.ops.convert_to_tensor(MASKS))
     model, rng = make(student, "dinov3", separate_heads=separate_heads), np.random.default_rng(0)
     for variable in model.student.trainable_variables:  # away from the teachers
         variable.assign(numpy(variable) + 0.05 * rng.normal(size=variable.shape))
@@ -139,27 +139,30 @@ def test_a_frozen_last_layer_and_centres(student, eagerly):
     assert np.abs(numpy(model.center)).max() > 0 and np.abs(numpy(model.patch_center)).max() > 0
     none = make(student, "dinov2", patch_weight=0.0, koleo_weight=0.0)
     found = none(make_crops(2), training=True)
-    assert none._parts is None and found["student"].shape == (2, 5, 16) and not numpy(found["added"]).any()
+    assert found["student"].shape == (2, 5, 16) and not numpy(found["added"]).any()
 
 
 def test_masks_are_drawn_anew_and_bounded():
-    draws, maps = MaskDraws(seed=5), np.zeros((8, 6, 6, 1), "float32")
-    first, second = numpy(draws(maps)), numpy(draws(maps))
+    seeds, maps = keras.random.SeedGenerator(5), np.zeros((8, 6, 6, 1), "float32")
+    first, second = (numpy(parts.draw_masks(seeds, maps)) for _ in range(2))
     assert (first != second).any()
     for masks in (first, second):
         counts = masks.sum((1, 2))
         assert (counts > 0).sum() <= 4 and counts.max() <= 18
 
 
-def test_refused(student):
+def test_refused(student, make_model):
     with pytest.raises(ValueError, match="method must be one of 'dino', 'dinov2', 'dinov3'; got method='ibot'"):
         SelfDistillation(student, method="ibot")
     with pytest.raises(ValueError, match="koleo_weight must be a finite number of at least 0; got koleo_weight=-1"):
         SelfDistillation(student, koleo_weight=-1.0, **SETTINGS)
     swin = keras_vit.SwinTransformer(keras_vit.SwinConfig(name="s", image_size=32, patch_size=2, embed_dim=24,
         depths=(1,), num_heads=(2,), window_size=4, classes=3))  # fmt: skip
-    with pytest.raises(ValueError, match="student must be a VisionTransformer without stem and token_merging"):
+    with pytest.raises(ValueError, match="student must be a VisionTransformer without stem, token_merging"):
         SelfDistillation(swin, method="dinov2", **SETTINGS)
+    dropping = make_model(embedding={"patch_drop_rate": 0.5})
+    with pytest.raises(ValueError, match="token_merging and patch_drop_rate, and with norm_position='before_pooling'"):
+        SelfDistillation(dropping, method="dinov2", **SETTINGS)
     with pytest.raises(ValueError, match="centering must be one of 'softmax', 'sinkhorn_knopp'; got centering='none'"):
         SelfDistillation(student, centering="none", **SETTINGS)
 
