@@ -9,7 +9,8 @@ methods see crops of one size, at which the accuracies are measured too. `--figu
 neighbours before and after the first run.
 
 `--speed` times a step instead, in turn with its parts: student forward and backward, and teacher forward, on the same
-crops without heads, losses and update. It prints the ratio of the medians and the peak memory of the process.
+crops without heads, losses and update; for DINOv3 also with the forward of the Gram teacher. It prints the ratios of
+the medians and the peak memory of the process.
 """
 
 import argparse
@@ -143,27 +144,32 @@ def time_steps(arguments):
     for method in ("dino", "dinov2", "dinov3"):
         settings = {**recipe.pretraining, "method": method}
         distilled = recipe.compile(keras_vit.SelfDistillation(keras_vit.clone(model), **settings), steps_per_epoch=100)
-        bodies = [keras.Model(one.input, one.output) for one in (distilled.student, distilled.teacher)]
+        models = [one for one in (distilled.student, distilled.teacher, distilled.gram_teacher) if one is not None]
+        bodies = [keras.Model(one.input, one.output) for one in models]
         images = [tf.reshape(crop, (-1, *crop.shape[2:])) for crop in crops.values()]
 
         @tf.function(jit_compile=distilled.jit_compile, autograph=False)
-        def parts(bodies=bodies, images=images):
+        def parts(count, bodies=bodies, images=images):
             with tf.GradientTape() as tape:
                 loss = sum(tf.reduce_mean(tf.square(bodies[0](one, training=True))) for one in images)
-            return tape.gradient(loss, bodies[0].trainable_variables), bodies[1](images[0], training=False)
+            taught = [body(images[0], training=False) for body in bodies[1:count]]
+            return tape.gradient(loss, bodies[0].trainable_variables), taught
 
         dataset = tf.data.Dataset.from_tensors((crops, np.zeros(arguments.batch_size, "int32"))).repeat()
         fit = functools.partial(distilled.fit, dataset, epochs=1, steps_per_epoch=10, verbose=0)
-        steps = {"step": fit, "parts": lambda parts=parts: [parts() for _ in range(10)][-1][1].numpy()}
+        steps = {"step": fit}
+        for count in range(2, 1 + len(bodies)):
+            steps[count] = lambda n=count, parts=parts: [parts(n) for _ in range(10)][-1][1][-1].numpy()
         times = {name: [] for name in steps}
         for round_ in range(6):
             for name, function in steps.items():
                 start = time.perf_counter()
                 function()
                 times[name] += [(time.perf_counter() - start) / 10] * (round_ > 0)  # the first one compiles
-        step, part = (statistics.median(times[name]) for name in ("step", "parts"))
+        step, *rest = (statistics.median(values) for values in times.values())
+        ratios = ", ".join(f"parts {1000 * part:.0f} ms, ratio {step / part:.2f}" for part in rest)
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        print(f"{method}: {1000 * step:.0f} ms, parts {1000 * part:.0f} ms, ratio {step / part:.2f}; {memory:.1f} GiB")
+        print(f"{method}: {1000 * step:.0f} ms; {ratios}; {memory:.1f} GiB", flush=True)
 
 
 if __name__ == "__main__":

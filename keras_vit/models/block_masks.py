@@ -1,7 +1,7 @@
 """Block masks of DINOv2: which patches of which global crops the student does not see (facebookresearch/dinov2).
 
 Random numbers in [0, 1) are arguments, so that masks are a function of them: a model draws them with its own
-`keras.random.SeedGenerator`, whose state is saved with the model.
+`keras.random.SeedGenerator`, whose state the checkpoints of a run contain.
 """
 
 import math
