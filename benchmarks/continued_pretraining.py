@@ -156,6 +156,9 @@ def time_steps(arguments):
             return tape.gradient(loss, bodies[0].trainable_variables), taught
 
         dataset = tf.data.Dataset.from_tensors((crops, np.zeros(arguments.batch_size, "int32"))).repeat()
+        options = tf.data.Options()
+        options.autotune.enabled = False  # as in the pipelines of keras_vit: its thread may delay the end of `fit`
+        dataset = dataset.with_options(options)
         fit = functools.partial(distilled.fit, dataset, epochs=1, steps_per_epoch=10, verbose=0)
         steps = {"step": fit}
         for count in range(2, 1 + len(bodies)):
