@@ -67,7 +67,8 @@ class SelfDistillation(TrainingModel, Model):
 
     A step updates the student, then the teacher with the momentum of the step. In the first `freeze_epochs`, the last
     layer of the student's head keeps its initial values; its gradients only enter the state of the optimizer. The
-    centre uses the mean over all replicas. Everything is saved and resumed with the model.
+    centre uses the mean over all replicas. Everything is saved with the model, but a `.keras` file has no state of
+    random draws (masks, dropout); the checkpoints of `train` have it.
 
     The history has `teacher_entropy`, the mean entropy of the teacher's distribution for a crop, and `batch_entropy`,
     the entropy of the mean of these distributions over the batch, in nats. Their difference is the mean KL divergence
