@@ -5,6 +5,8 @@ import json
 import pathlib
 import sys
 
+import keras
+
 import keras_vit
 from keras_vit import checks
 from keras_vit.cli.answers import Answer
@@ -44,6 +46,7 @@ def train(args):
     with users_mistakes(*failures), _why_it_ended(), keras_vit.distribution(args.strategy) as devices:
         source, validation = open_sources(args, recipe.seed) if task is None else _task_sources(args, task, recipe.seed)
         model = args.model
+        keras.utils.set_random_seed(recipe.seed)  # of a new head
         if in_file:
             model = _from_file(args, recipe, source) if task is None else build_model(args)
         return _run(recipe, source, args, model=model, weights=args.weights, validation=validation, strategy=devices)
@@ -61,12 +64,14 @@ def pretrain(args):
             encoder.preprocessing = encoder.preprocessing.at(args.crop_size)
         sizes = {name: changes.pop(name) for name in ("batch_size", "epochs") if name in changes}
         recipe = training.continued_pretraining(encoder, source.size, **sizes).replace(**changes)
+        keras.utils.set_random_seed(recipe.seed)  # of LoRA
         if args.trained == "lora":
             keras_vit.add_lora(encoder)
         elif args.trained != "all":
             _train_last(encoder, args.trained)
         if args.measure:
-            encoder.preprocessing = keras_vit.data.measured_preprocessing(source, encoder.preprocessing)
+            options = {"seed": recipe.seed, **given(args, ("max_corrupt",))}
+            encoder.preprocessing = keras_vit.data.measured_preprocessing(source, encoder.preprocessing, **options)
         return _run(recipe, source, args, model=encoder, validation=validation)
 
 

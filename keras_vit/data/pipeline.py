@@ -133,19 +133,19 @@ def eval_pipeline(
     return _batches(order, preprocessing, dtype, unreadable, scaled_for=preprocessing if scaled_decoding else None)
 
 
-def eval_batches(source, preprocessing, batch_size):
-    """Yield the batches of `eval_pipeline` as NumPy arrays; every image must be readable.
+def eval_batches(source, preprocessing, batch_size, max_corrupt=0.0):
+    """Yield the batches of `eval_pipeline` as NumPy arrays; by default, every image must be readable.
 
     Raises:
         ValueError: on an image that cannot be decoded; the message names its file.
         FileNotFoundError: if a file was deleted after the source was created.
     """
     check(source, preprocessing, batch_size)
-    unreadable = Unreadable(source, preprocessing.channels, 0.0)
+    unreadable = Unreadable(source, preprocessing.channels, max_corrupt)
     try:
         yield from _batches(Order(source, batch_size), preprocessing, "float32", unreadable).as_numpy_iterator()
     except tf.errors.OpError as error:
-        for position in unreadable.positions if source.files else ():
+        for position in unreadable.positions if source.files and not max_corrupt else ():
             readers.as_images(source.files[position])[0](preprocessing.channels)  # raises with the reason
         raise (data_error(error) or error) from None
 

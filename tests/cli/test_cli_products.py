@@ -176,6 +176,12 @@ class TestPretrain:
         assert found["recipe"] == expected and found["validation"] is None and found["verbose"] == 0
         assert found["source"].size == len(list(pathlib.Path("images").rglob("*.jpg"))) and found["workdir"] == "run"
 
+    def test_the_seed_decides_lora(self, given):
+        first, same, other = (
+            lora_layers(given("--batch-size", 2, "--seed", seed)["model"])[0].lora_kernel_a for seed in (1, 1, 2)
+        )
+        assert (first.numpy() == same.numpy()).all() and (first.numpy() != other.numpy()).any()
+
     def test_every_option_is_handed_on(self, given):
         words = ["--batch-size", 2, "--epochs", 3, "--learning-rate", 0.5, "--set", "patch_rate=0.25", "--seed", 7]
         words += ["--trained", "1", "--labels", "images", "--checkpoint-every", 9, "--max-corrupt", 0.5]

@@ -45,6 +45,17 @@ def test_files_have_their_own_statistics(tmp_path):
     np.testing.assert_allclose(found.mean, PIXELS[:2, ..., :3].mean((0, 1, 2)) / 255, rtol=1e-6)
 
 
+def test_unreadable_files_are_left_out(tmp_path):
+    for number in range(3):
+        Image.fromarray(PIXELS[number, ..., :3]).save(tmp_path / f"{number}.png")
+    (tmp_path / "1.png").write_bytes((tmp_path / "1.png").read_bytes()[:-40])
+    source, wanted = keras_vit.data.from_files(tmp_path), PIXELS[[0, 2], ..., :3].mean((0, 1, 2)) / 255
+    found = measured_preprocessing(source, Preprocessing(size=8), max_corrupt=0.4)
+    np.testing.assert_allclose(found.mean, wanted, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"1 of 3 images cannot be read; max_corrupt=0.01 allows 0: .*1\.png"):
+        measured_preprocessing(source, Preprocessing(size=8))
+
+
 def test_refused(source, tmp_path):
     with pytest.raises(ValueError, match="images must differ in each channel; channel 5 is 0 everywhere"):
         measured_preprocessing(from_arrays(PIXELS * (np.arange(12) != 5).astype("uint8"), np.arange(9)), WIDE)
