@@ -30,7 +30,6 @@ METHODS = {
     "dinov2": ("sinkhorn_knopp", 1.0, 0.1, 0.0, 0.994, False),
     "dinov3": ("sinkhorn_knopp", 1.0, 0.1, 2.0, 0.994, False),
 }
-_LEAST_PAIRS = {"dino": 1, "dinov2": 3, "dinov3": 3}  # see `SelfDistillationLoss`
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -226,18 +225,14 @@ class SelfDistillation(TrainingModel, Model):
         """
         given, counts = self.settings, {"epochs": epochs, "steps_per_epoch": steps_per_epoch}
         self._epochs = {key: ARGUMENTS[key](key, count) for key, count in counts.items()}
-        warmup = (given["warmup_temperature"], given["teacher_temperature"], given["warmup_epochs"])
-        if given["method"] == "dino":  # one temperature for an epoch
-            temperatures = losses.temperature_schedule(*warmup, epochs).repeat(steps_per_epoch)
-        else:
-            steps = given["warmup_epochs"] * steps_per_epoch
-            temperatures = losses.temperature_schedule(*warmup[:2], steps, epochs * steps_per_epoch)
-        self._temperatures = temperatures.astype("float32")
+        each = 1 if given["method"] == "dino" else steps_per_epoch  # temperatures in an epoch
+        warmup = given["warmup_temperature"], given["teacher_temperature"], given["warmup_epochs"] * each
+        temperatures = losses.temperature_schedule(*warmup, epochs * each).repeat(steps_per_epoch // each)
         momenta = losses.cosine_schedule(given["teacher_momentum"], 1.0, epochs * steps_per_epoch)
-        self._momenta = momenta.astype("float32")
-        usual = losses.SelfDistillationLoss(given["student_temperature"], _LEAST_PAIRS[given["method"]])
-        loss = usual if loss is None else loss
-        super().compile(optimizer=optimizer, loss=loss, **kwargs)
+        self._temperatures, self._momenta = temperatures.astype("float32"), momenta.astype("float32")
+        least_pairs = 1 if given["method"] == "dino" else 3  # see `SelfDistillationLoss`
+        usual = losses.SelfDistillationLoss(given["student_temperature"], least_pairs)
+        super().compile(optimizer=optimizer, loss=usual if loss is None else loss, **kwargs)
 
     def get_compile_config(self):
         config = super().get_compile_config()
@@ -285,8 +280,7 @@ class SelfDistillation(TrainingModel, Model):
         """Return the weighted sum of KoLeo, Gram anchoring and iBOT's loss, or 0."""
         given, terms = self.settings, []
         if given["koleo_weight"]:
-            values = [ops.mean(losses.koleo(features[:, crop])) for crop in range(features.shape[1])]
-            terms.append(given["koleo_weight"] * sum(values))
+            terms.append(given["koleo_weight"] * sum(ops.mean(losses.koleo(features[:, crop])) for crop in range(2)))
         if given["gram_weight"]:
             _, anchors, _ = self._encoders[2](views, False)
             terms.append(given["gram_weight"] * ops.mean(losses.gram_losses(patches, ops.stop_gradient(anchors))))

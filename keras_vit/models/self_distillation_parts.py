@@ -65,9 +65,8 @@ class CropEncoder:
 def draw_masks(seeds, maps):
     """Draw block masks, bool (crops, rows, columns), of maps (crops, rows, columns, dim) (2304.07193, appendix B)."""
     crops, grid = ops.shape(maps)[0], maps.shape[1:3]
-    order, blocks = (
-        keras.random.uniform((*shape, crops), seed=seeds, dtype="float32") for shape in ((2,), (_TRIES, 4))
-    )
+    order = keras.random.uniform((2, crops), seed=seeds, dtype="float32")
+    blocks = keras.random.uniform((_TRIES, 4, crops), seed=seeds, dtype="float32")
     return block_masks(blocks, requested_patches(order, grid[0] * grid[1]), grid)
 
 
@@ -127,8 +126,7 @@ def followed(teacher, student):
     layers = zip(inner_layers(teacher), inner_layers(student), strict=True)
     merged = {id(mine.layer.kernel): other.layer.kernel for mine, other in layers if has_lora(other.layer)}
     values = {owned.stored_name: owned.variable for owned in owned_variables(student)}
-    owned = owned_variables(teacher)
-    return [(one.variable, merged.get(id(one.variable), values[one.stored_name])) for one in owned]
+    return [(one.variable, merged.get(id(one.variable), values[one.stored_name])) for one in owned_variables(teacher)]
 
 
 def mean_of_all(values):
