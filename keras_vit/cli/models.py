@@ -120,6 +120,8 @@ def _changed(model, path, changes):
     description["preprocessing"] = model.preprocessing.at(config.fixed_size or model.preprocessing.image_size).to_dict()
     if config.classes != model.config.classes:
         description["labels"] = None
+    if changes.get("include_top") is False:
+        description["layer_states"] = {}  # an encoder to train: nothing is frozen
     changed = type(model).from_config(description)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*the file states")  # the user has set --gelu or --epsilon

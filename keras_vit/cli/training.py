@@ -58,11 +58,14 @@ def pretrain(args):
     validation = None if args.labels is None else keras_vit.data.from_directory(args.labels)
     changes, training = read_changes(args), keras_vit.training
     with users_mistakes(training.CheckpointError, training.NonFiniteError), _why_it_ended():
-        encoder = build_model(args, include_top=False)
+        if find_source(args) is not None and (task := keras_vit.describe(args.model).task):
+            raise ValueError(f"--from must be an encoder; got the task model {task} (save keras_vit.load(...).encoder)")
+        fields = {name: changes[name] for name in training.recipe.MODEL_FIELDS if name in changes}
+        encoder = build_model(args, include_top=False, **fields)
         if args.crop_size is not None:
             encoder = keras_vit.resize(encoder, "any")
             encoder.preprocessing = encoder.preprocessing.at(args.crop_size)
-        sizes = {name: changes.pop(name) for name in ("batch_size", "epochs") if name in changes}
+        sizes = {name: changes.pop(name) for name in ("batch_size", "epochs", "steps") if name in changes}
         recipe = training.continued_pretraining(encoder, source.size, **sizes).replace(**changes)
         keras.utils.set_random_seed(recipe.seed)  # of LoRA
         if args.trained == "lora":

@@ -15,7 +15,7 @@ from keras_vit.typing import Pair
 ModelT = TypeVar("ModelT")
 ConfigT = TypeVar("ConfigT", bound=ImageConfig)
 
-_MODEL_FIELDS = (*RATES, "dtype", "remat", "image_size")
+MODEL_FIELDS = (*RATES, "dtype", "remat", "image_size")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -276,7 +276,7 @@ class Recipe(Config):
     @property
     def model_fields(self) -> dict[str, Any]:
         """Return the recipe's model settings by config field."""
-        return {name: getattr(self, name) for name in _MODEL_FIELDS if getattr(self, name) is not None}
+        return {name: getattr(self, name) for name in MODEL_FIELDS if getattr(self, name) is not None}
 
     @property
     def length(self) -> str:

@@ -175,6 +175,10 @@ class TestPretrain:
         expected = keras_vit.training.continued_pretraining(encoder, found["source"].size, 2)
         assert found["recipe"] == expected and found["validation"] is None and found["verbose"] == 0
         assert found["source"].size == len(list(pathlib.Path("images").rglob("*.jpg"))) and found["workdir"] == "run"
+        again, other = (given("--batch-size", 2, "--seed", seed)["model"] for seed in (0, 1))
+        matrices = [lora_layers(each)[0].lora_kernel_a.numpy() for each in (encoder, again, other)]
+        np.testing.assert_array_equal(*matrices[:2])
+        assert not np.array_equal(matrices[0], matrices[2])
 
     def test_the_seed_decides_lora(self, given):
         first, same, other = (
@@ -202,8 +206,37 @@ class TestPretrain:
         measured = keras_vit.data.measured_preprocessing(found["source"], saved.preprocessing)
         assert encoder.preprocessing == measured != saved.preprocessing
 
+    def test_what_a_file_freezes_is_trained(self, given):
+        model = keras.models.load_model("model.keras")
+        keras_vit.freeze(model)
+        model.get_layer("head").trainable = False
+        model.save("frozen.keras")
+        encoder = given("--batch-size", 2, "--trained", "all", "--from", "frozen.keras")["model"]
+        assert len(encoder.trainable_variables) == len(encoder.variables)
+
+    def test_the_model_has_the_settings_of_the_recipe(self, given):
+        words = ["dtype=mixed_bfloat16", "drop_path_rate=0.5", "image_size=24"]
+        found = given("--batch-size", 2, "--steps", 40, *(word for field in words for word in ("--set", field)))
+        encoder = found["model"]
+        assert (encoder.config.dtype, encoder.config.drop_path_rate) == ("mixed_bfloat16", 0.5)
+        assert encoder.preprocessing.image_size == (24, 24)
+        assert found["recipe"].steps == 40 and found["recipe"].pretraining["teacher_momentum"] == 0.9
+        assert found["recipe"].warmup_steps == 4 and found["recipe"].crops["local_size"] == [8, 8]
+
+    def test_unreadable_images_are_not_measured(self, given):
+        clean = given("--batch-size", 2, "--measure")["model"].preprocessing
+        pathlib.Path("images", "broken.png").write_bytes(b"no image")
+        assert given("--batch-size", 2, "--measure", "--max-corrupt", 0.5)["model"].preprocessing == clean
+        pathlib.Path("images", "broken.png").unlink()
+
     def test_mistakes(self, here, capsys):
+        detector = "hub/hustvl/yolos-tiny"
         for words, message in {
+            (
+                "--from",
+                detector,
+            ): "--from must be an encoder; got the task model yolos (save keras_vit",
+            ("--epochs", "1", "--steps", "9", "--batch-size", "2"): "exactly one of epochs and steps must be given",
             ("--trained", "x", "--batch-size", "2"): "--trained must be lora, all or a number of blocks above 0",
             ("--from", "no.keras"): "--from: file no.keras does not exist",
             ("--trained", "1", "--batch-size", "2"): "and below 1; got '1'",
