@@ -53,7 +53,9 @@ def bit_hyperrule(examples: int, image_size: Size) -> Recipe:
     return recipe.replace(augment=("random_crop(160)", "flip"), image_size=128, source=source)
 
 
-def continued_pretraining(model: VisionTransformer, images: int, batch_size: int = 32, epochs: int = 10) -> Recipe:
+def continued_pretraining(
+    model: VisionTransformer, images: int, batch_size: int = 32, epochs: int | None = None, steps: int | None = None
+) -> Recipe:
     """Return the recipe `dinov2/continue` for a model and a number of images.
 
     The learning rate grows with the square root of the batch size (arXiv 2304.07193, facebookresearch/dinov2). The
@@ -66,16 +68,19 @@ def continued_pretraining(model: VisionTransformer, images: int, batch_size: int
         model: the encoder to go on with, a `VisionTransformer`.
         images: number of training images.
         batch_size: images per step, over all devices.
-        epochs: passes over the images.
+        epochs: passes over the images; 10 if neither `epochs` nor `steps` is given.
+        steps: length of the run in steps, instead of `epochs`.
 
     Raises:
         TypeError: if `model` is not a `VisionTransformer`.
-        ValueError: if a number is not an integer above 0, or the images do not fill a batch.
+        ValueError: if a number is not an integer above 0, if both `epochs` and `steps` are given, or if the images do
+            not fill a batch.
     """
     checks.check_instance("model", model, VisionTransformer, "a keras_vit.VisionTransformer")
     known, is_small = RECIPES["dinov2/continue"], batch_size < _SMALL_BATCH
     rate = known.learning_rate * math.sqrt(checks.check_integer("batch_size", batch_size) / known.batch_size)
-    recipe = known.replace(batch_size=batch_size, epochs=epochs, learning_rate=rate)
+    lengths = {name: value for name, value in (("epochs", epochs), ("steps", steps)) if value is not None}
+    recipe = known.replace(batch_size=batch_size, learning_rate=rate, warmup_steps=0, encoder_warmup_steps=0, **lengths)
     steps = math.prod(recipe.total_steps(images))
     settings = {
         "out_dim": 2 ** min(max(int(math.log2(images / 16)), 9), 16),

@@ -166,3 +166,8 @@ def test_rules_of_continued_pretraining():
         continued_pretraining(encoder.config, 100)
     with pytest.raises(ValueError, match="batch_size must be at most 10"):
         continued_pretraining(encoder, 10)
+    in_steps = continued_pretraining(encoder, 3200, steps=1000)
+    assert in_steps.steps == 1000 and in_steps == continued_pretraining(encoder, 3200).replace(steps=1000)
+    assert continued_pretraining(encoder, 3200, steps=50).pretraining["teacher_momentum"] == 0.9
+    with pytest.raises(ValueError, match="exactly one of epochs and steps must be given; got epochs=2, steps=3"):
+        continued_pretraining(encoder, 3200, epochs=2, steps=3)
