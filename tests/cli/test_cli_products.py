@@ -175,10 +175,6 @@ class TestPretrain:
         expected = keras_vit.training.continued_pretraining(encoder, found["source"].size, 2)
         assert found["recipe"] == expected and found["validation"] is None and found["verbose"] == 0
         assert found["source"].size == len(list(pathlib.Path("images").rglob("*.jpg"))) and found["workdir"] == "run"
-        again, other = (given("--batch-size", 2, "--seed", seed)["model"] for seed in (0, 1))
-        matrices = [lora_layers(each)[0].lora_kernel_a.numpy() for each in (encoder, again, other)]
-        np.testing.assert_array_equal(*matrices[:2])
-        assert not np.array_equal(matrices[0], matrices[2])
 
     def test_the_seed_decides_lora(self, given):
         first, same, other = (
