@@ -184,14 +184,14 @@ class SelfDistillation(TrainingModel, Model):
         self.gram_teacher: keras.Model | None = anchors[0] if anchors else None
         self.student_head, self.teacher_head = heads
         self.patch_heads: list[ProjectionHead] = []
-        self.center = self.add_weight(name="center", shape=(out_dim,), initializer="zeros", trainable=False)
-        self.step = self.add_weight(name="step", shape=(), initializer="zeros", dtype="int32", trainable=False)
+        fixed = {"initializer": "zeros", "trainable": False}
+        self.center = self.add_weight(name="center", shape=(out_dim,), **fixed)
+        self.step = self.add_weight(name="step", shape=(), dtype="int32", **fixed)
         if settings["patch_weight"]:
             self.seeds = keras.random.SeedGenerator(settings["seed"])  # of the masks
             width = student.get_layer("encoder_norm").output.shape[-1]
             self.mask_token = self.add_weight(name="mask_token", shape=(width,), initializer="zeros")
-            center = self.add_weight(name="patch_center", shape=(out_dim,), initializer="zeros", trainable=False)
-            self.patch_center = center
+            self.patch_center = self.add_weight(name="patch_center", shape=(out_dim,), **fixed)
             self.patch_heads = parts.pair_of_heads("patch_head", width, *sizes) if settings["separate_heads"] else heads
         for layer in (student, teacher, heads[1], *anchors):
             keep_beside_graph(self, layer)

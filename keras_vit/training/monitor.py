@@ -26,9 +26,8 @@ class Monitor(BestModel):
 
     The logs of every epoch get `rankme` and `collapsed`, 1 or 0, and, with labels, `val_accuracy`. The teacher as it
     starts is a candidate with labels, or if all epochs collapse; its values are in `start.json`, so a resumed run has
-    the same ones. Training is not
-    affected. The features are float32 (images, dim); the images are prepared again for each measurement, a batch at a
-    time. It is for one process, and comes before the callbacks that show its values.
+    the same ones. Training is not affected. The features are float32 (images, dim); the images are prepared again for
+    each measurement, a batch at a time. It is for one process, and comes before the callbacks that show its values.
 
     Args:
         workdir: folder of `start.json` and `best.keras`.
