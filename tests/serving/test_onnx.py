@@ -1,6 +1,7 @@
 """ONNX files of each family and task model: their nodes, names and metadata, and their outputs in two runtimes."""
 
 import collections
+import functools
 import json
 import tempfile
 
@@ -44,12 +45,18 @@ def write(model, folder, **options):
     return folder / "model.onnx"
 
 
+@functools.cache
+def core():
+    """One for the process: each sets a stack for signal handlers, and of two, one is freed but stays set."""
+    return openvino.Core()
+
+
 def runtimes(file):
     """Functions of arrays by name that return the outputs by name, in ONNX Runtime and OpenVINO."""
     session = onnxruntime.InferenceSession(file)
     names = [output.name for output in session.get_outputs()]
     hint = {"INFERENCE_PRECISION_HINT": "f32"}
-    compiled = openvino.Core().compile_model(str(file), "CPU", hint)
+    compiled = core().compile_model(str(file), "CPU", hint)
     return (
         lambda arrays: dict(zip(names, session.run(names, arrays), strict=True)),
         lambda arrays: {name: compiled(arrays)[name] for name in names},
