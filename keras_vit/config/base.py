@@ -73,18 +73,19 @@ def _remat(name, value):
 
 
 _NAMES: dict[Check, str] = {
-    checks.check_integer: "bottleneck_dim channels context_length embed_dim epochs expert_dim filters hidden_dim "
-    "images_per_sequence map_heads map_mlp_dim max_tokens mlp_dim neck num_blocks num_experts num_heads num_layers "
-    "num_tokens num_units out_dim position_mlp_dim projection projection_dim representation_size steps_per_epoch "
-    "strides vocab_size width window_size",
+    checks.check_integer: "bottleneck_dim channels context_length embed_dim epochs expert_dim filters fusion_width "
+    "head_width hidden_dim images_per_sequence iou_dim map_heads map_mlp_dim mask_channels max_tokens mlp_dim neck "
+    "num_blocks num_detection_tokens num_experts num_heads num_keypoints num_layers num_masks num_points num_queries "
+    "num_tokens num_units num_upscales out_dim position_mlp_dim projection projection_dim reduction "
+    "representation_size steps_per_epoch strides vocab_size width window_size",
     functools.partial(
         checks.check_integer, minimum=0
     ): "expert freeze_epochs index num_class_tokens num_prefix_tokens num_registers patch_padding token_merging "
     "warmup_epochs",
     optional(functools.partial(checks.check_integer, minimum=0)): "seed",
-    checks.check_integers: "depths prediction_shape stage_sizes",
-    checks.check_indices: "global_blocks",
-    checks.check_pair: "crop grid_size image_size kernel_size patch_size position_grid reference_grid size",
+    checks.check_integers: "depths neck_widths prediction_shape stage_sizes",
+    checks.check_indices: "blocks global_blocks",
+    checks.check_pair: "crop grid_size image_size kernel_size patch_size position_grid reference_grid size table_grid",
     checks.check_rate: "attention_dropout_rate drop_path_rate dropout_rate patch_drop_rate teacher_momentum",
     optional(checks.check_rate): "center_momentum lambda_init",
     checks.check_epsilon: "epsilon gn_epsilon std_epsilon",
@@ -93,11 +94,12 @@ _NAMES: dict[Check, str] = {
     ): "gram_weight koleo_weight patch_weight",
     checks.check_positive: "init mlp_ratio student_temperature teacher_temperature warmup_temperature width_factor",
     optional(checks.check_positive): "layer_scale_init max_depth",
-    checks.check_flag: "attention_bias attention_norm batch_norm bias causal class_position class_token distilled "
-    "gated in_model include_preprocessing include_top is_window key_bias map_prefix mlp_norm norm_last_layer "
-    "normalize pad patch_bias patch_norm pre_norm projection_bias qk_norm qkv_bias relative_positions scan_layers "
-    "separate_heads shifted square_positions use_bias whole_patches",
-    checks.check_string: "classifier_activation name",
+    checks.check_flag: "attention_bias attention_norm auxiliary batch_norm bias causal class_position class_token "
+    "distilled gated in_model include_preprocessing include_top is_first is_window key_bias map_prefix masked "
+    "mid_positions mlp_norm norm_last_layer normalised normalize objectness pad patch_bias patch_norm pre_norm "
+    "projected projection_bias qk_norm qkv_bias refined relative_positions same_size scan_layers separate_heads "
+    "shifted square_positions use_bias whole_patches",
+    checks.check_string: "classifier_activation kernel_initializer name",
     one_of(("deviation", "variance")): "epsilon_form std_form",
 }
 
@@ -230,10 +232,10 @@ class Config:
 
 
 def check_of(owner: Any, name: str, kind: Any = None) -> Check:
-    """Return the check of an argument of a config or layer: its own one, that of the table, or that of a type.
+    """Return the check of an argument of a config, layer or task model: its own, that of the table, or that of a type.
 
     Args:
-        owner: class of the config or layer.
+        owner: class of the config, layer or task model.
         name: name of the argument.
         kind: type of the argument, None if it is unknown.
 

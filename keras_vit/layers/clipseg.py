@@ -5,7 +5,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import checks
 from keras_vit.layers.base import Layer, build_in_sequence
 from keras_vit.layers.perceptron import Perceptron
 from keras_vit.layers.self_attention import MultiHeadSelfAttention
@@ -85,8 +84,6 @@ class MaskHead(Layer):
     Raises:
         ValueError: if a value is out of range, or `refined` with other patches.
     """
-
-    own_checks = {"refined": checks.check_flag}
 
     def __init__(self, patch_size: Size = 16, refined: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)

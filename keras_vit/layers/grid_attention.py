@@ -9,7 +9,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import checks
 from keras_vit.config import WindowConfig
 from keras_vit.config.base import one_config_of
 from keras_vit.layers.attend import check_positions
@@ -45,7 +44,7 @@ class GridSelfAttention(MultiHeadSelfAttention):
             `positions` has other names.
     """
 
-    own_checks = {"window": one_config_of(WindowConfig), "grid_size": checks.check_pair}
+    own_checks = {"window": one_config_of(WindowConfig)}
 
     def __init__(self, grid_size: Size, window: WindowConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

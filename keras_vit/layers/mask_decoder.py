@@ -32,8 +32,6 @@ class PromptAttention(Layer):
         ValueError: if a value is out of range, or the heads or the reduction do not divide the width.
     """
 
-    own_checks = {"reduction": checks.check_integer}
-
     def __init__(self, num_heads: int, reduction: int = 1, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.configure(num_heads=num_heads, reduction=reduction)
@@ -85,8 +83,6 @@ class TwoWayBlock(Layer):
     Raises:
         ValueError: if a value is out of range.
     """
-
-    own_checks = {"reduction": checks.check_integer, "is_first": checks.check_flag}
 
     def __init__(
         self,
@@ -153,8 +149,6 @@ class MaskDecoder(Layer):
     Raises:
         ValueError: if a value is out of range, or the width is no multiple of 8.
     """
-
-    own_checks = dict.fromkeys(("num_masks", "iou_dim", "reduction"), checks.check_integer)
 
     def __init__(
         self,

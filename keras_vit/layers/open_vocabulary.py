@@ -6,7 +6,6 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import checks
 from keras_vit.layers.base import Layer
 from keras_vit.typing import Tensor
 
@@ -48,8 +47,6 @@ class ClassHead(Layer):
         ValueError: if a value is out of range.
     """
 
-    own_checks = {"width": checks.check_integer}
-
     def __init__(self, width: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.configure(width=width)
@@ -86,8 +83,6 @@ class QueryLogits(Layer):
     Raises:
         ValueError: if a value is out of range.
     """
-
-    own_checks = {"epsilon": checks.check_epsilon}
 
     def __init__(self, epsilon: float = _NORM_EPSILON, **kwargs: Any) -> None:
         super().__init__(**kwargs)

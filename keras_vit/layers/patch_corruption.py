@@ -121,8 +121,6 @@ class PatchPrediction(Layer):
         *prediction_shape)
     """
 
-    own_checks = {"kernel_initializer": checks.check_string}
-
     def __init__(self, prediction_shape, num_prefix_tokens=0, kernel_initializer="zeros", **kwargs):
         super().__init__(**kwargs)
         self.configure(prediction_shape=prediction_shape, num_prefix_tokens=num_prefix_tokens)

@@ -193,8 +193,6 @@ class MaskEmbedding(Layer):
         ValueError: if `mask_channels` is no positive multiple of 4.
     """
 
-    own_checks = {"mask_channels": checks.check_integer}
-
     def __init__(self, mask_channels: int = 16, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.configure(mask_channels=mask_channels)

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import keras
 
-from keras_vit import checks
 from keras_vit.compat.graph import keep_beside_graph
 from keras_vit.config import ResNetConfig
+from keras_vit.config.base import one_of
 from keras_vit.config.resnet import stride_of
-from keras_vit.layers.dpt import SCALES, DepthHead, Fusion, Readout, Reassemble, SegmentationHead
+from keras_vit.layers.dpt import READOUTS, SCALES, DepthHead, Fusion, Readout, Reassemble, SegmentationHead
 from keras_vit.layers.patches import PatchMap
 from keras_vit.models.task_model import TaskModel
 from keras_vit.models.vit import VisionTransformer
@@ -52,6 +52,8 @@ class DPT(TaskModel):
         ValueError: if a value is out of range, or the encoder has no such blocks or no norm.
     """
 
+    own_checks = {**TaskModel.own_checks, "readout": one_of(READOUTS)}
+
     def __init__(
         self,
         encoder: VisionTransformer,
@@ -71,15 +73,17 @@ class DPT(TaskModel):
         super().__init__(
             encoder,
             name,
-            **_checked(blocks, neck_widths, fusion_width),
+            blocks=blocks,
+            neck_widths=neck_widths,
+            fusion_width=fusion_width,
             head_width=head_width,
             max_depth=max_depth,
             readout=readout,
-            normalised=checks.check_flag("normalised", normalised),
-            same_size=checks.check_flag("same_size", same_size),
+            normalised=normalised,
+            same_size=same_size,
             batch_norm=batch_norm,
             use_bias=use_bias,
-            projected=checks.check_flag("projected", projected),
+            projected=projected,
         )
         _keep_norm(self)
 
@@ -121,6 +125,8 @@ class DPTSegmentation(TaskModel):
         ValueError: if a value is out of range, or the encoder has no such blocks.
     """
 
+    own_checks = DPT.own_checks
+
     def __init__(
         self,
         encoder: VisionTransformer,
@@ -138,12 +144,14 @@ class DPTSegmentation(TaskModel):
         super().__init__(
             encoder,
             name,
-            classes=checks.check_integer("classes", classes),
-            **_checked(blocks, neck_widths, fusion_width),
+            classes=classes,
+            blocks=blocks,
+            neck_widths=neck_widths,
+            fusion_width=fusion_width,
             readout=readout,
             batch_norm=batch_norm,
             use_bias=use_bias,
-            auxiliary=checks.check_flag("auxiliary", auxiliary),
+            auxiliary=auxiliary,
             dropout_rate=dropout_rate,
         )
         _keep_norm(self)
@@ -157,14 +165,6 @@ class DPTSegmentation(TaskModel):
             head = SegmentationHead(classes, dropout_rate, scale=1, name="auxiliary_head", **own)
             outputs["auxiliary_logits"] = head(maps)
         return outputs
-
-
-def _checked(blocks, neck_widths, fusion_width):
-    return {
-        "blocks": checks.check_indices("blocks", blocks),
-        "neck_widths": checks.check_integers("neck_widths", neck_widths),
-        "fusion_width": checks.check_integer("fusion_width", fusion_width),
-    }
 
 
 def _neck(encoder, blocks, neck_widths, fusion_width, readout, normalised, same_size, batch_norm, use_bias):

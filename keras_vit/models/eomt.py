@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit import checks
-from keras_vit.config.base import optional
+from keras_vit.config.base import one_of, optional
 from keras_vit.config.needs import Choice, conflicts
 from keras_vit.layers.attend import EXCLUDED
 from keras_vit.layers.base import Layer
@@ -45,8 +45,6 @@ class Queries(Layer):
     Raises:
         ValueError: if a value is out of range.
     """
-
-    own_checks = {"num_queries": checks.check_integer}
 
     def __init__(self, num_queries: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -166,6 +164,8 @@ class EoMT(TaskModel):
         ValueError: if a value is out of range, the encoder has fewer blocks, or parts that do not allow queries.
     """
 
+    own_checks = {**TaskModel.own_checks, "activation": one_of(("gelu", "silu"))}
+
     def __init__(
         self,
         encoder: VisionTransformer,
@@ -180,12 +180,12 @@ class EoMT(TaskModel):
         super().__init__(
             encoder,
             name,
-            classes=checks.check_integer("classes", classes),
-            num_queries=checks.check_integer("num_queries", num_queries),
-            num_blocks=checks.check_integer("num_blocks", num_blocks),
-            num_upscales=checks.check_integer("num_upscales", num_upscales),
-            masked=checks.check_flag("masked", masked),
-            activation=checks.check_choice("activation", activation, ("gelu", "silu")),
+            classes=classes,
+            num_queries=num_queries,
+            num_blocks=num_blocks,
+            num_upscales=num_upscales,
+            masked=masked,
+            activation=activation,
         )
 
     @staticmethod

@@ -33,8 +33,6 @@ class RandomPoints(Layer):
         ValueError: if a value is out of range.
     """
 
-    own_checks = {"num_points": checks.check_integer}
-
     def __init__(self, num_points: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.configure(num_points=num_points)

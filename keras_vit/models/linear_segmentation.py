@@ -2,7 +2,6 @@
 
 import keras
 
-from keras_vit import checks
 from keras_vit.layers.patches import PatchMap
 from keras_vit.models.task_model import TaskModel
 from keras_vit.models.vit import VisionTransformer
@@ -36,7 +35,7 @@ class LinearSegmentation(TaskModel):
     """
 
     def __init__(self, encoder: VisionTransformer, classes: int, name: str | None = None) -> None:
-        super().__init__(encoder, name, classes=checks.check_integer("classes", classes))
+        super().__init__(encoder, name, classes=classes)
 
     @staticmethod
     def _head(encoder, classes):

@@ -6,7 +6,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import checks
 from keras_vit.config.text import TextConfig
 from keras_vit.layers.base import NORM_LAYERS
 from keras_vit.layers.open_vocabulary import (
@@ -62,6 +61,8 @@ class OWL(WithTexts, TaskModel):
         ValueError: if a value is out of range, or the encoder or the text tower are of another kind.
     """
 
+    own_checks = {"text": lambda name, text: read_text(text).to_dict()}
+
     def __init__(
         self,
         encoder: VisionTransformer,
@@ -69,9 +70,8 @@ class OWL(WithTexts, TaskModel):
         objectness: bool = True,
         name: str | None = None,
     ) -> None:
-        config = read_text(text)
-        super().__init__(encoder, name, text=config.to_dict(), objectness=checks.check_flag("objectness", objectness))
-        self._add_text_tower(config)
+        super().__init__(encoder, name, text=text, objectness=objectness)
+        self._add_text_tower(read_text(text))
         self._query_logits = QueryLogits(dtype="float32", name="query_logits")
 
     @staticmethod

@@ -1,6 +1,7 @@
 """TaskModel, the base class of the models that answer in pixels: an encoder of this package and a head."""
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import keras
 
@@ -8,6 +9,7 @@ import keras_vit.losses  # noqa: F401 # registers the losses that models are sav
 from keras_vit import checks
 from keras_vit.compat.graph import graph_calls
 from keras_vit.config import Preprocessing, ViTConfig
+from keras_vit.config.base import Check, check_of
 from keras_vit.models.base import Model
 from keras_vit.models.training_model import PartlyTrained
 from keras_vit.models.vit import VisionTransformer
@@ -16,9 +18,9 @@ from keras_vit.models.vit import VisionTransformer
 class TaskModel(PartlyTrained, Model):
     """Build one functional model of an encoder and a head.
 
-    A subclass has `_head`, which makes the outputs from the layers of the encoder; its constructor checks the arguments
-    of the head. The model shares the layers of the encoder, and so its weights. `save` keeps the layers of the encoder
-    that the model uses; others, such as its own head, are new in a loaded model.
+    A subclass has `_head`, which makes the outputs from the layers of the encoder. Its arguments are checked as those
+    of a layer, see `keras_vit.config.base.check_of`. The model shares the layers of the encoder, and so its weights.
+    `save` keeps the layers of the encoder that the model uses; others, such as its own head, are new in a loaded model.
 
     Args:
         encoder: a `VisionTransformer`; its own pooling and head are not used.
@@ -35,14 +37,17 @@ class TaskModel(PartlyTrained, Model):
 
     Raises:
         TypeError: if the encoder is not a `VisionTransformer`.
+        ValueError: if an argument is out of range or a choice is unknown.
     """
 
+    own_checks: ClassVar[Mapping[str, Check]] = {"classes": checks.check_integer}
     origin: Any = None
     sizing: str | None = None  # of the preprocessing, if the encoder has no rule for images of other sizes
     weights_source: str | None = None
 
     def __init__(self, encoder: VisionTransformer, name: str | None = None, **arguments: Any) -> None:
         checks.check_instance("encoder", encoder, VisionTransformer, "a keras_vit.VisionTransformer")
+        arguments = {key: check_of(type(self), key)(key, value) for key, value in arguments.items()}
         self._finish(encoder, encoder.inputs[0], self._head(encoder, **arguments), name, arguments)
 
     def _finish(self, encoder, inputs, outputs, name, arguments):

@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit import checks
+from keras_vit.config.base import one_of
 from keras_vit.layers.base import Layer, build_in_sequence
 from keras_vit.layers.embedding import AddPositionEmbs
 from keras_vit.layers.patches import PatchMap
@@ -51,8 +51,6 @@ class SimpleDecoder(Layer):
     Raises:
         ValueError: if a value is out of range.
     """
-
-    own_checks = {"num_keypoints": checks.check_integer}
 
     def __init__(self, num_keypoints: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -124,17 +122,13 @@ class ViTPose(TaskModel):
         ValueError: if a value is out of range, or the encoder has positions or other tokens.
     """
 
+    own_checks = {"decoder": one_of(_DECODERS)}
     sizing = "box"
 
     def __init__(
         self, encoder: VisionTransformer, num_keypoints: int = 17, decoder: str = "simple", name: str | None = None
     ) -> None:
-        super().__init__(
-            encoder,
-            name,
-            num_keypoints=checks.check_integer("num_keypoints", num_keypoints),
-            decoder=checks.check_choice("decoder", decoder, _DECODERS),
-        )
+        super().__init__(encoder, name, num_keypoints=num_keypoints, decoder=decoder)
 
     @staticmethod
     def _head(encoder, num_keypoints, decoder):

@@ -2,7 +2,6 @@
 
 import keras
 
-from keras_vit import checks
 from keras_vit.layers.detection import DetectionPositions, DetectionTokens
 from keras_vit.layers.patches import PatchCoordinates
 from keras_vit.layers.perceptron import Perceptron, TakeTokens
@@ -49,10 +48,10 @@ class YOLOS(TaskModel):
         super().__init__(
             encoder,
             name,
-            classes=checks.check_integer("classes", classes),
-            table_grid=checks.check_pair("table_grid", table_grid),
-            num_detection_tokens=checks.check_integer("num_detection_tokens", num_detection_tokens),
-            mid_positions=checks.check_flag("mid_positions", mid_positions),
+            classes=classes,
+            table_grid=table_grid,
+            num_detection_tokens=num_detection_tokens,
+            mid_positions=mid_positions,
         )
 
     @staticmethod

@@ -7,7 +7,7 @@ import keras
 import pytest
 from faults import for_each
 
-from keras_vit import checks, config, layers, models
+from keras_vit import checks, config, models
 from keras_vit.config.base import ARGUMENTS, one_of, optional
 from keras_vit.layers.base import Layer
 
@@ -84,8 +84,8 @@ def test_sublayers_have_the_policy_of_the_layer():
 
 def test_the_table_has_no_name_that_nothing_uses():
     used = {field.name for value in _subclasses(config.Config) for field in dataclasses.fields(value)}
-    ours = [value for value in _subclasses(Layer) if value.__module__.startswith(layers.__name__)]
-    ours += [models.MaskedAutoencoder, models.SelfDistillation]
+    ours = [value for value in _subclasses(Layer) if value.__module__.startswith("keras_vit.")]
+    ours += [models.MaskedAutoencoder, models.SelfDistillation, *_subclasses(models.TaskModel)]
     used |= {*inspect.signature(models.SelfDistillation.compile).parameters}
     used |= {name for value in ours for name in inspect.signature(value.__init__).parameters}
     assert set(ARGUMENTS) <= used
