@@ -187,9 +187,14 @@ def probabilities(model, outputs):
 
 
 def logit_names(model):
-    """Return the labels of a classifier; without labels `"class_0"` and so on. Return those of a task model, if any."""
+    """Return the labels of a classifier; without labels `"class_0"` and so on.
+
+    Return the labels of a task model, or `()`; of an encoder, `()`.
+    """
     if isinstance(model, TaskModel):
         return model.labels or ()
+    if isinstance(model, ImageModel) and not model.config.include_top:
+        return ()
     return labels_of(model) or tuple(f"class_{n}" for n in range(model.output_shape[-1]))
 
 

@@ -25,6 +25,11 @@ class Encoder:
     get_layer: Any
 
 
+def is_encoder(model):
+    """Return whether a model of this package has no head."""
+    return isinstance(model, Encoder) and not model.config.include_top
+
+
 def is_projection(model):
     """Return whether the head of a model is a projection to features, as that of a CLIP, and not a classifier."""
     config = model.config

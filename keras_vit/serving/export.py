@@ -18,12 +18,11 @@ from keras_vit.data import images as readers
 from keras_vit.evaluation.outputs import check_classifier, check_preprocessing, has_zero_head, logit_names
 from keras_vit.logs import LOGGER
 from keras_vit.models import ImageModel, Model, TaskModel, clone, merge_lora
-from keras_vit.models.encoders import check_model, find_encoder, labels_of, preprocessing_of, shared_graph
+from keras_vit.models.encoders import check_model, find_encoder, is_encoder, labels_of, preprocessing_of, shared_graph
 from keras_vit.models.layer_states import lora_layers
 from keras_vit.serving.formats import FORMATS, check_packages, resolve_options
 from keras_vit.serving.instructions import file_instructions
 from keras_vit.serving.self_check import TOLERANCES, ExportError, run_python, sample_files, self_check, summary
-from keras_vit.serving.signatures import is_encoder
 from keras_vit.typing import PathLike
 
 __all__ = ["ExportError", "export"]
@@ -64,9 +63,10 @@ def export(
 
     - `serving_default`: `image_bytes`, string (batch,), complete files (JPEG, PNG, BMP, the first frame of a GIF, or
       WebP that is not animated), with their EXIF orientation applied -> `classes`, string (batch, k), and `scores`,
-      float32 (batch, k), best first;
+      float32 (batch, k), best first; for a model without a head, the same as `features`;
     - `images`: `images`, float32 (batch, height, width, channels) of any size, pixel values in [0, 255] -> `logits`,
-      float32 (batch, classes); named `scores` if the model ends in an activation;
+      float32 (batch, classes); named `scores` if the model ends in an activation, and for a model without a head
+      `features`;
     - `images_uint8`: the same for uint8;
     - `features`: `image_bytes` -> `features`, float32 (batch, dim), the input of the head, and with `tokens=True` also
       `tokens`, the input of the pooling;
@@ -85,8 +85,8 @@ def export(
       `condition` (batch, width) of `CLIPSeg`, `points` and `labels` of `SAM` -> the outputs of the model, which the
       functions of `keras_vit.tasks` turn into answers.
 
-    For an unreadable image, the outputs of a classifier are zeros, empty classes and the reason in `error`, string
-    (batch,), which is empty for other images. The folder also contains `assets/labels.txt` with one class per line,
+    For an unreadable image, the outputs are zeros, empty classes and the reason in `error`, string (batch,), which is
+    empty for other images. The folder also contains `assets/labels.txt` with one class per line,
     warm-up requests in `assets.extra`, and `README.txt` with the commands to serve the model. Every weight is
     stored once.
 
@@ -108,9 +108,9 @@ def export(
     every operation (SavedModel: every block) whose values reach 30,000 on the images of `check`. Pass typical images.
 
     Args:
-        model: a classifier or task model of this package, on any backend, or a functional Keras model with layers after
-            a classifier, such as a new head; for all formats but SavedModel also a model without a head. All layers are
-            exported, with the preprocessing of the model inside, or with `model.preprocessing` if the user has set it.
+        model: a model of this package with or without a head, or a task model, on any backend, or a functional Keras
+            model with layers after a classifier, such as a new head. All layers are exported, with the preprocessing of
+            the model inside, or with `model.preprocessing` if the user has set it.
         path: folder of the versions; created if absent. TensorFlow cannot load a SavedModel from a path with `[`.
         format: `"saved_model"`, `"onnx"`, `"litert"`, `"openvino"` or `"web"`; all but the first need the extra
             `[export]`.
@@ -159,7 +159,7 @@ def export(
     given = {name: value for name, value in locals().items() if name in known}
     checks.check_choice("format", format, FORMATS)
     is_task = isinstance(model, TaskModel)
-    encoder, model = (model, model) if is_task else (find_encoder(model) or shared_graph(model), _whole(model, format))
+    encoder, model = (model, model) if is_task else (find_encoder(model) or shared_graph(model), _whole(model))
     _check_model(model, encoder, checks.check_flag("force", force))
     options = FORMATS[format].choose(model, resolve_options(format, given))
     if format == "litert" and is_task:
@@ -214,11 +214,11 @@ def export(
     return target
 
 
-def _whole(model, format):
+def _whole(model):
     """Return the model itself, or for layers around a model of this package one with all of them and what is known."""
     if find_encoder(model) is None and preprocessing_of(model) is None:
         check_model(model)
-    if format == "saved_model" or not is_encoder(model):
+    if not is_encoder(model):
         check_classifier(model)
     if isinstance(model, ImageModel):
         return model
@@ -284,7 +284,7 @@ def _model_card(model, encoder, format, options):
         "resizing": "in the model, except for `native` and `arrays`" if format == "saved_model" else by_caller,
         "preprocessing": model.preprocessing.to_dict(),
         "preprocessing_source": "stated" if encoder is None else encoder.preprocessing_source,
-        "labels": None if is_encoder(model) else logit_names(model),
+        "labels": logit_names(model) or None,
         "weights": encoder and encoder.weights_source or "none were loaded: trained from scratch, or random",
         "config": encoder and encoder.config.to_dict(),
         "check": None,
@@ -312,7 +312,7 @@ def _write(model, folder, format, options):
     except Exception as error:  # from TensorFlow or a converter
         raise ExportError(f"the model cannot be written as {format!r}: {error}") from error
     if format != "saved_model":  # a SavedModel has its labels in assets/
-        if labels := () if is_encoder(model) else logit_names(model):
+        if labels := logit_names(model):
             (folder / "labels.txt").write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
         (folder / "README.txt").write_text(file_instructions(format, model), encoding="utf-8")
 

@@ -5,7 +5,8 @@ import re
 
 from keras_vit.files import read_toml
 from keras_vit.models import TaskModel
-from keras_vit.serving.signatures import class_scores, is_encoder
+from keras_vit.models.encoders import is_encoder
+from keras_vit.serving.signatures import class_scores
 from keras_vit.serving.tasks import array_specs
 
 _TEMPLATE = pathlib.Path(__file__).with_suffix(".txt")
@@ -14,8 +15,8 @@ image_bytes contains complete files: JPEG, PNG, BMP, the first frame of a GIF, o
 with more than {max_pixels:,} pixels in its header, or a third as many in a progressive JPEG, is rejected before it is
 decoded."""
 _ERRORS = {
-    "row": "For an unreadable image, the outputs are zeros, empty classes and the reason in error. The other images\n"
-    "of its batch are not affected; their error is empty.",
+    "row": "For an unreadable image, the outputs are zeros or empty, and error has the reason. The other images of\n"
+    "its batch are not affected; their error is empty.",
     "raise": "An unreadable image fails its request.",
 }
 _REQUEST = """\

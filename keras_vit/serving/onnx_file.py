@@ -7,7 +7,6 @@ from keras_vit.models import TaskModel
 from keras_vit.models.encoders import find_encoder
 from keras_vit.serving.onnx_float16 import to_float16
 from keras_vit.serving.onnx_graph import onnx_graph
-from keras_vit.serving.signatures import is_encoder
 from keras_vit.serving.tracing import largest_values, trace
 from keras_vit.variants import FAMILIES, VARIANTS
 
@@ -36,6 +35,5 @@ def _metadata(model):
     row = VARIANTS.get(encoder.config.name) if weights else None
     family = FAMILIES.get(row.family or "") if row else None
     known = {"name": model.name, "weights": weights, "licence": family and family.licence}
-    known["labels"] = None if is_encoder(model) else logit_names(model)
-    known["preprocessing"] = model.preprocessing.to_dict()
+    known |= {"labels": logit_names(model), "preprocessing": model.preprocessing.to_dict()}
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in known.items() if value}

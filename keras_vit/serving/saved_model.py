@@ -15,7 +15,8 @@ from keras_vit.config.base import Check, one_of
 from keras_vit.data import preprocessing as preparation
 from keras_vit.evaluation.outputs import logit_names
 from keras_vit.logs import LOGGER
-from keras_vit.models import ImageModel, TaskModel, check_not_quantized, with_dtype
+from keras_vit.models import ImageModel, TaskModel, check_not_quantized, check_pools, with_dtype
+from keras_vit.models.encoders import is_encoder
 from keras_vit.serving.instructions import instructions, server_name
 from keras_vit.serving.self_check import sample_files
 from keras_vit.serving.signatures import DEFAULT_SIGNATURES, SIGNATURES, make_signatures
@@ -67,6 +68,10 @@ def check_saved_model(model, given, *, signatures, tokens, native_pixels, comput
     if not isinstance(model, ImageModel) and (compute_dtype or tokens):
         found = f"compute_dtype={compute_dtype!r} and tokens={tokens}"
         raise ValueError(f"compute_dtype and tokens are for models without layers around them; got {found}")
+    if is_encoder(model) and "top" in given:
+        raise ValueError(f"top is the number of classes in an answer; {model.name} has no head")
+    if tokens:
+        check_pools(model)
     if compute_dtype is not None:
         check_not_quantized(model, f"compute_dtype={compute_dtype!r}")
     if "native" in signatures:
@@ -100,11 +105,12 @@ def write_saved_model(model, folder, *, signatures, compute_dtype, samples=(), *
         functions, about, on_error = make_task_signatures(model, max_pixels), TASK_SIGNATURES, "raise"
     else:
         functions = make_signatures(model, signatures=tuple(dict.fromkeys(signatures)), **options)
+        about |= {"serving_default": about["features"]} if is_encoder(model) else {}
         on_error = options["on_error"]
     with quiet():
         tf.saved_model.save(module, str(folder), signatures=functions)
-    labels = "".join(f"{label}\n" for label in logit_names(model))
-    (folder / "assets" / "labels.txt").write_text(labels, encoding="utf-8")
+    if labels := logit_names(model):
+        (folder / "assets" / "labels.txt").write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
     name = server_name(model.name)
     _write_warmup(folder, name, {signature: _request(model, signature, max_pixels) for signature in functions})
     size = model.preprocessing.image_size

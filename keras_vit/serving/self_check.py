@@ -149,7 +149,7 @@ def _compare(model, pixels, given, format):
             errors = [error for error in values if error]
             if errors:
                 raise ExportError(f"the exported model must read the check images; it returned {str(errors[0])!r}")
-        elif signature == "serving_default":
+        elif (signature, output) == ("serving_default", "scores"):
             best = -np.sort(-probabilities(model, classes), axis=-1)[:, : values.shape[1]]
             differences[name] = _difference(values, best)
         elif output in ("logits", "scores"):

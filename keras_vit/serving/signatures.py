@@ -12,16 +12,17 @@ from keras_vit.data import preprocessing as preparation
 from keras_vit.evaluation.outputs import logit_names
 from keras_vit.layers.forms import check_in_call
 from keras_vit.models.base import ImageModel
-from keras_vit.models.encoders import output_calls, score_activations
+from keras_vit.models.encoders import is_encoder, output_calls, score_activations
 from keras_vit.serving.rows import read_rows
 
-# signature -> dtype of its input (strings are encoded files, numbers are pixels), and its description
+# signature -> dtype of its input (strings are encoded files, numbers are pixels), and its description. Without a head,
+# `serving_default` returns what `features` returns.
 SIGNATURES = {
-    "serving_default": (tf.string, "Classes and their scores, best first; assets/labels.txt lists all classes."),
-    "images": (tf.float32, "Pixels of any size, values 0 to 255; one number per class of assets/labels.txt."),
+    "serving_default": (tf.string, "Classes and scores, best first; assets/labels.txt lists the class of each logit."),
+    "images": (tf.float32, "Pixels of any size, values 0 to 255."),
     "images_uint8": (tf.uint8, "The same for uint8 pixels."),
-    "native": (tf.float32, "Pixels that are not resized, values 0 to 255; one number per class of assets/labels.txt."),
-    "features": (tf.string, "The input of the classification head."),
+    "native": (tf.float32, "Pixels that are not resized, values 0 to 255."),
+    "features": (tf.string, "The features, which a classification head takes."),
     "attention": (tf.string, "Attention rollout: the contribution of each patch, by rows and columns."),
 }
 DEFAULT_SIGNATURES = tuple(name for name in SIGNATURES if name not in ("native", "attention"))  # not of all models
@@ -31,7 +32,7 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, nat
     """Build the signatures of `model` with a dynamic batch size, see `keras_vit.export`.
 
     Args:
-        model: a classifier of this package.
+        model: a classifier or encoder of this package.
         signatures: keys of `SIGNATURES`.
         top: number of classes that `serving_default` returns.
         tokens: whether `features` also returns the tokens.
@@ -72,7 +73,7 @@ def make_signatures(model, *, signatures, top, tokens, on_error, max_pixels, nat
             """Return the outputs; rows of unreadable images are zero or empty."""
             rows, errors = read(image_bytes)
             outputs = answer(preparation.as_inputs(model.preprocessing, rows))
-            if name == "serving_default":
+            if name == "serving_default" and not is_encoder(model):
                 outputs = _best_classes(model, top, outputs)
             if on_error == "raise":
                 return outputs
@@ -101,7 +102,7 @@ def output_model(model, names):
     """Build a keras model from the input of `model` to a dict of outputs; it shares the weights of `model`.
 
     Args:
-        model: a classifier of this package.
+        model: a classifier or encoder of this package.
         names: names of the outputs: `logits` or `scores`, see `class_scores`; `features`, the input of the head (for a
             distilled model the mean of the inputs of its two heads; for a model with other layers around one of this
             package, the input of the last layer); `tokens`, the input of the pooling (for a ResNet its last map);
@@ -118,11 +119,6 @@ def output_model(model, names):
     outputs = {name: make[name]() if name in make else model.output for name in names}
     # Not the model's name, which may contain characters that TensorFlow scopes do not allow.
     return keras.Model(model.input, outputs, name="outputs")
-
-
-def is_encoder(model):
-    """Return whether a model of this package has no head."""
-    return isinstance(model, ImageModel) and not model.config.include_top
 
 
 def class_scores(model):

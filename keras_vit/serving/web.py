@@ -13,8 +13,8 @@ import tempfile
 from keras_vit.checkpoints.transfer import TooLarge, transfer
 from keras_vit.evaluation.outputs import logit_names
 from keras_vit.files import keras_home
-from keras_vit.models.encoders import find_encoder, score_activations
-from keras_vit.serving.signatures import class_scores, is_encoder
+from keras_vit.models.encoders import find_encoder, is_encoder, score_activations
+from keras_vit.serving.signatures import class_scores
 
 ARCHIVE = "https://registry.npmjs.org/onnxruntime-web/-/onnxruntime-web-1.30.0.tgz"
 SHA512 = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="

@@ -246,7 +246,6 @@ def test_refuses_arguments(model, tmp_path, arguments, message):
 
 def test_refuses_models(tmp_path):
     for changes, message in (
-        ({"include_top": False}, "model must have a head with one score .* built with include_top=False"),
         ({"pooling": "unpooled"}, "one score per class and image, shape \\(None, 7\\), .* returns \\(None, 12, 7\\)"),
         ({}, "model must have a trained head; that of toy is all zeros .*force=True exports it"),
     ):
@@ -257,6 +256,12 @@ def test_refuses_models(tmp_path):
     for label in ("a\nb", ""):
         with pytest.raises(ValueError, match="labels must be non-empty single lines to be exported"):
             export(make_model(labels=(label, *LABELS[1:])), tmp_path / "toy")
+    encoder = make_model(include_top=False)
+    with pytest.raises(ValueError, match="top is the number of classes in an answer; toy has no head"):
+        export(encoder, tmp_path / "toy", top=5)
+    tokens = make_model(include_top=False, pooling="unpooled")
+    with pytest.raises(ValueError, match="model must pool its tokens before the head .* has pooling='unpooled'"):
+        export(tokens, tmp_path / "toy", tokens=True)
     axial = make_model(attention="axial", pooling="gap")
     with pytest.raises(ValueError, match="model must have global attention"):
         export(axial, tmp_path / "toy", signatures=("attention",))
