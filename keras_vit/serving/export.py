@@ -86,9 +86,8 @@ def export(
       functions of `keras_vit.tasks` turn into answers.
 
     For an unreadable image, the outputs are zeros, empty classes and the reason in `error`, string (batch,), which is
-    empty for other images. The folder also contains `assets/labels.txt` with one class per line,
-    warm-up requests in `assets.extra`, and `README.txt` with the commands to serve the model. Every weight is
-    stored once.
+    empty for other images. The folder also contains `assets/labels.txt` with one class per line, warm-up requests in
+    `assets.extra`, and `README.txt` with the commands to serve the model. Every weight is stored once.
 
     `onnx` (`model.onnx`), `litert` (`model.tflite`) and `openvino` (`model.xml`, `model.bin`) have the input and the
     output of the signature `images`, with the same names (LiteRT: in its signature): `images`, which are already
