@@ -147,6 +147,6 @@ ROWS = {
     "export of classes without head": (
         lambda files: keras_vit.export(tiny(include_top=False), files.folder / "served", top=5),
         ValueError,
-        "top classes no head",
+        "top None head top=5",
     ),
 }

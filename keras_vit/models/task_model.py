@@ -33,6 +33,7 @@ class TaskModel(PartlyTrained, Model):
     Attributes:
         origin: what `keras_vit.save_weights` needs of the file of transformers that `keras_vit.load` built the model
             from; None for other models. `save` does not keep it.
+        own_checks: as in `keras_vit.layers.base.Layer`.
         weights_source: as in `ImageModel`.
 
     Raises:

@@ -65,11 +65,10 @@ def export(
       WebP that is not animated), with their EXIF orientation applied -> `classes`, string (batch, k), and `scores`,
       float32 (batch, k), best first; for a model without a head, the same as `features`;
     - `images`: `images`, float32 (batch, height, width, channels) of any size, pixel values in [0, 255] -> `logits`,
-      float32 (batch, classes); named `scores` if the model ends in an activation, and for a model without a head
-      `features`;
+      float32 (batch, classes); named `scores` if the model ends in an activation, and `features` without a head;
     - `images_uint8`: the same for uint8;
     - `features`: `image_bytes` -> `features`, float32 (batch, dim), the input of the head, and with `tokens=True` also
-      `tokens`, the input of the pooling;
+      `tokens`, the input of the pooling. An encoder without pooling has features (batch, tokens, dim);
     - `native`, only on request, for a model with `image_size="any"`: as `images`, but nothing is resized. The images of
       a request have one size, which the patch size must divide unless the model pads;
     - `attention`, only on request: `image_bytes` -> `attention`, float32 (batch, rows, columns), attention rollout.
@@ -86,8 +85,9 @@ def export(
       functions of `keras_vit.tasks` turn into answers.
 
     For an unreadable image, the outputs are zeros, empty classes and the reason in `error`, string (batch,), which is
-    empty for other images. The folder also contains `assets/labels.txt` with one class per line, warm-up requests in
-    `assets.extra`, and `README.txt` with the commands to serve the model. Every weight is stored once.
+    empty for other images. The folder also contains `assets/labels.txt` with one class per line, if there are classes,
+    warm-up requests in `assets.extra`, and `README.txt` with the commands to serve the model. Every weight is stored
+    once.
 
     `onnx` (`model.onnx`), `litert` (`model.tflite`) and `openvino` (`model.xml`, `model.bin`) have the input and the
     output of the signature `images`, with the same names (LiteRT: in its signature): `images`, which are already
@@ -115,7 +115,7 @@ def export(
             `[export]`.
         version: number of the version folder, 1 or above; None uses the next number.
         signatures: (saved_model) names of signatures; None for all but `native` and `attention`.
-        top: (saved_model) classes per image, 5 by default; all classes if the model has fewer.
+        top: (saved_model) classes per image, 5 by default; all classes if the model has fewer. None without a head.
         tokens: (saved_model) whether `features` also returns the tokens.
         on_error: (saved_model) `"row"`, the default, as above; with `"raise"` an unreadable image fails its whole
             request, and there is no output `error`.

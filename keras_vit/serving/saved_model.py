@@ -69,7 +69,7 @@ def check_saved_model(model, given, *, signatures, tokens, native_pixels, comput
         found = f"compute_dtype={compute_dtype!r} and tokens={tokens}"
         raise ValueError(f"compute_dtype and tokens are for models without layers around them; got {found}")
     if is_encoder(model) and "top" in given:
-        raise ValueError(f"top is the number of classes in an answer; {model.name} has no head")
+        raise ValueError(f"top must be None for a model without a head, as {model.name}; got top={options['top']}")
     if tokens:
         check_pools(model)
     if compute_dtype is not None:

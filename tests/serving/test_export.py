@@ -257,7 +257,7 @@ def test_refuses_models(tmp_path):
         with pytest.raises(ValueError, match="labels must be non-empty single lines to be exported"):
             export(make_model(labels=(label, *LABELS[1:])), tmp_path / "toy")
     encoder = make_model(include_top=False)
-    with pytest.raises(ValueError, match="top is the number of classes in an answer; toy has no head"):
+    with pytest.raises(ValueError, match="top must be None for a model without a head, as toy; got top=5"):
         export(encoder, tmp_path / "toy", top=5)
     tokens = make_model(include_top=False, pooling="unpooled")
     with pytest.raises(ValueError, match="model must pool its tokens before the head .* has pooling='unpooled'"):
